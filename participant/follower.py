@@ -36,6 +36,7 @@ from assay.protocol.types import NO_DIGEST, NO_PEER, Digest, PeerId
 log = logging.getLogger(__name__)
 LINKS_MAX, LINKS_BYTES_MAX = 256, 900_000  # of one response
 POLL_S = 2.0
+PROMPT_S = 1.0  # an answer later than this keeps nobody else waiting
 FRUITLESS_S = 0.5  # before asking again when nobody had what a peer's manifest promised: it may be made up
 BLOB_BYTES_MAX = 256 << 20
 _NOBODY = PeerId(NO_DIGEST)
@@ -139,15 +140,16 @@ class Follower:
                 links.append(body)  # as it is stored: decoding it would cost a peer nothing and us everything
         return encode_list(ManifestRange, links)
 
-    async def ask(self, host: Host, peer: PeerId) -> int:
-        """Fetch missing certified manifests from one peer; returns the number of new ones.
+    async def ask(self, host: Host, peer: PeerId) -> None:
+        """Fetch missing certified manifests from one peer.
 
         Raises:
             PeerFault, MalformedMessage, Unavailable: the peer's answer is invalid or missing.
         """
         request = encode(StepRequest(number=int(self.run_state.round), node=_NOBODY))
         answer = decode(ManifestRange, await host.request(peer, "links", request, timeout_s=20))
-        return sum(self.take(certified) for certified in answer.links)
+        for certified in answer.links:
+            self.take(certified)
 
     async def poll(self, host: Host, peers: Sequence[PeerId]) -> None:
         """Query peers whenever the chain has not grown for a while; ends only by cancellation."""
@@ -163,16 +165,34 @@ class Follower:
         await trio.sleep_forever()
 
     async def catch_up(self, host: Host, peers: Sequence[PeerId]) -> None:
-        """Query peers, in random order, until one has nothing new."""
+        """Query peers in turns, in random order, until the chain has not grown while one answered.
+
+        One that is slow delays the next by a second, by two if that one is slow as well, and so on, and has
+        its next turn only after its answer: it may send one manifest at a time, just before it is given up.
+        """
         willing = [peer for peer in peers if peer in host.connected()]
         random.shuffle(willing)
-        for peer in willing:
-            try:
-                while await self.ask(host, peer):
-                    pass
-                return
-            except (PeerFault, MalformedMessage, Unavailable) as error:
-                log.info("manifests not fetched", extra={"peer": peer.hex()[:8], "reason": str(error)})
+        patience_s = PROMPT_S
+        async with trio.open_nursery() as nursery:
+
+            async def turn(peer: PeerId) -> None:
+                before = self.run_state.round
+                try:
+                    await self.ask(host, peer)
+                    willing.append(peer)
+                    if self.run_state.round == before:
+                        nursery.cancel_scope.cancel()
+                except (PeerFault, MalformedMessage, Unavailable) as error:
+                    log.info("manifests not fetched", extra={"peer": peer.hex()[:8], "reason": str(error)})
+                answered.set()
+
+            while willing or nursery.child_tasks:
+                answered = trio.Event()
+                if willing:
+                    nursery.start_soon(turn, willing.pop(0))
+                with trio.move_on_after(patience_s):
+                    await answered.wait()
+                patience_s = PROMPT_S if answered.is_set() else 2 * patience_s
 
 
 async def fetch_blob(

@@ -170,6 +170,49 @@ def test_a_manifest_that_nobody_else_has_makes_nobody_ask_without_pause(store):
     assert 10 <= host.count <= 21
 
 
+class Chain:
+    """A host whose peers have the whole chain, and answer late, some of them with one link at a time."""
+
+    def __init__(self, links, late_s, drips=()):
+        self.links, self.late_s, self.drips = links, late_s, drips
+
+    def connected(self):
+        return list(self.late_s)
+
+    async def request(self, peer, _method, body, *, timeout_s):
+        assert self.late_s[peer] < timeout_s
+        await trio.sleep(self.late_s[peer])
+        first = decode(StepRequest, body).number
+        most = 1 if peer in self.drips else 2
+        return encode(ManifestRange(links=tuple(self.links[first : first + most])))
+
+
+def seconds_to_catch_up(one, host):
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    trio.run(one.catch_up, host, host.connected(), clock=clock)
+    return clock.current_time()
+
+
+@pytest.mark.parametrize("late_s", [19.0, 0.9])
+def test_a_peer_that_sends_one_manifest_at_a_time_and_late_holds_nobody_behind(store, monkeypatch, late_s):
+    one, links = a_follower(store), a_chain(a_history(), 8)
+    walt, *others = map(peer, ("walt", *VERIFIERS[:3]))
+    monkeypatch.setattr("random.shuffle", lambda peers: peers.sort(key=lambda one: one != walt))
+
+    host = Chain(links, {walt: late_s} | dict.fromkeys(others, 0.1), drips=[walt])
+
+    assert seconds_to_catch_up(one, host) <= 3
+    assert one.run_state.round == 8
+
+
+def test_over_a_slow_line_manifests_come_as_well(store):
+    one, links = a_follower(store), a_chain(a_history(), 8)
+
+    seconds_to_catch_up(one, Chain(links, dict.fromkeys(map(peer, VERIFIERS), 15.0)))
+
+    assert one.run_state.round == 8
+
+
 def test_links_are_served_from_a_round_on(store):
     one = a_follower(store)
     links = a_chain(a_history(), 3)
