@@ -21,6 +21,7 @@ from assay.network.host import Host
 from assay.participant.follower import BLOB_BYTES_MAX, fetch_blob
 from assay.participant.following.sync import Snapshot
 from assay.participant.store import Store
+from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.messages import CertifiedManifest
@@ -31,6 +32,7 @@ from assay.training.optimiser.public_state import checkpoints, durably, snapshot
 log = logging.getLogger(__name__)
 SERVED = 2  # snapshots kept as blobs: a newcomer may be half through the older one
 FETCH_S = 600.0
+LONE_FETCH_S, LONE_BYTES_PER_S = 30.0, 1_000_000  # time for what liars alone may offer, by its size
 OFFERS = "snapshot/"  # keys of what is served
 
 
@@ -120,10 +122,15 @@ class SnapshotFinder:
     async def find(self, after: int, until: int) -> Snapshot | None:
         """A fetched snapshot of a round between these, certified by a manifest in our store; None if none.
 
-        It is not checked yet; whoever finds it false calls `refuse`.
+        It is not checked yet; whoever finds it false calls `refuse`. What only so many offer as may lie comes
+        last, and if it cannot be fetched, they are refused.
         """
+        tolerated = faults_tolerated(len(self._verifiers))
         offers = await self._offers()
-        for (round_id, blob), holders in sorted(offers.items(), reverse=True):
+        for offer, holders in sorted(
+            offers.items(), key=lambda one: (len(one[1]) > tolerated, one[0].round), reverse=True
+        ):
+            round_id = int(offer.round)
             if not after < round_id <= until:  # a peer's number, which the store may not even hold
                 continue
             link = next(iter(self._store.links(round_id, 1)), None)
@@ -131,13 +138,26 @@ class SnapshotFinder:
             if state is None:
                 continue
             try:
-                body = await fetch_blob(self._host(), blob, holders, FETCH_S, self._bytes_max)
+                if len(holders) > tolerated:
+                    body = await fetch_blob(self._host(), offer.blob, holders, FETCH_S, offer.size)
+                else:
+                    body = await self._fetch_lone(offer, holders)
                 await trio.to_thread.run_sync(self._write, body)
             except (AssayError, OSError) as error:
                 log.warning("snapshot not fetched", extra={"round": round_id, "reason": str(error)})
                 continue
             return Snapshot(round=round_id, path=self._path, state=state, holders=tuple(holders))
         return None
+
+    async def _fetch_lone(self, offer: SnapshotOffer, holders: Sequence[PeerId]) -> bytes:
+        deadline_s = min(LONE_FETCH_S + offer.size / LONE_BYTES_PER_S, FETCH_S)
+        try:
+            return await self._host().fetch(
+                offer.blob, holders=holders, size_max=offer.size, deadline_s=deadline_s
+            )
+        except AssayError:
+            self._liars.update(holders)
+            raise
 
     def refuse(self, snapshot: Snapshot) -> None:
         """Ask who offered this one no more: none who is honest does, and a liar has always another."""
@@ -147,9 +167,9 @@ class SnapshotFinder:
         with durably(self._path) as file:
             file.write(body)
 
-    async def _offers(self) -> dict[tuple[int, Digest], list[PeerId]]:
+    async def _offers(self) -> dict[SnapshotOffer, list[PeerId]]:
         """Who serves which snapshot."""
-        found: dict[tuple[int, Digest], list[PeerId]] = {}
+        found: dict[SnapshotOffer, list[PeerId]] = {}
 
         async def ask(verifier: PeerId) -> None:
             try:
@@ -160,7 +180,7 @@ class SnapshotFinder:
                 log.info("no snapshot", extra={"verifier": verifier.hex()[:8], "reason": str(error)})
                 return
             if offer.blob != NO_DIGEST and offer.size <= self._bytes_max:
-                found.setdefault((int(offer.round), offer.blob), []).append(verifier)
+                found.setdefault(offer, []).append(verifier)
 
         async with trio.open_nursery() as nursery:
             for verifier in set(self._verifiers) - self._liars:

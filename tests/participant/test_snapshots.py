@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import trio
+import trio.testing
 
 from assay.network.blob_store import DiskBlobs
 from assay.participant.follower import BLOB_BYTES_MAX
@@ -20,6 +21,7 @@ from assay.participant.following.snapshots import (
 )
 from assay.participant.store import Store
 from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import Unavailable
 from assay.protocol.run_state import start
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
@@ -143,14 +145,17 @@ def test_a_snapshot_of_the_largest_size_is_found_and_none_above_it(
 
 
 class Servers:
-    """A host whose peers each offer a snapshot of another round; it notes which is fetched."""
+    """A host whose peers each offer a snapshot of another round; it notes which is fetched.
+
+    What is `made_up` never comes.
+    """
 
     def __init__(self, *rounds: int, size: int = 1) -> None:
         self.offers = {
             peer(f"vera {at}"): SnapshotOffer(round=RoundId(at), blob=a_digest(f"of {at}"), size=size)
             for at in rounds
         }
-        self.fetched = list[Digest]()
+        self.fetched, self.made_up = list[Digest](), set[Digest]()
 
     def connected(self) -> list[PeerId]:
         return list(self.offers)
@@ -159,8 +164,13 @@ class Servers:
         assert (method, body) == ("snapshot", b"") and timeout_s >= 60  # it is read from a disk first
         return encode(self.offers[verifier])
 
-    async def fetch(self, name: Digest, *, holders: Sequence[PeerId], **_more: object) -> bytes:
+    async def fetch(
+        self, name: Digest, *, holders: Sequence[PeerId], deadline_s: float, **_more: object
+    ) -> bytes:
         self.fetched.append(name)
+        if name in self.made_up:
+            await trio.sleep(deadline_s)
+            raise Unavailable("nobody has it")
         return b"a snapshot"
 
 
@@ -195,6 +205,23 @@ def test_who_offered_a_false_snapshot_is_asked_for_no_other(tmp_path):
     assert (found.round, found.holders) == (2, (peer("vera 2"),))
     finder.refuse(found)
     assert trio.run(finder.find, 0, ROUNDS) is None  # so that rounds are replayed
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_one_that_offers_what_nobody_has_stops_no_newcomer(tmp_path, others):
+    """Others offer the true one as well, and it comes first; or they have none."""
+    servers, clock = Servers(2, 4), trio.testing.MockClock(autojump_threshold=0)
+    servers.made_up = {a_digest("of 4")}
+    none = SnapshotOffer(round=RoundId(0), blob=NO_DIGEST, size=0)
+    true = servers.offers[peer("vera 2")]
+    servers.offers |= {peer(f"other {at}"): true if at < others else none for at in range(2)}
+    finder = SnapshotFinder(SPEC, a_store(tmp_path), tmp_path, list(servers.offers), lambda: servers)
+
+    assert trio.run(finder.find, 0, ROUNDS, clock=clock).round == 2
+    assert clock.current_time() < (1 if others else 60)
+
+    assert trio.run(finder.find, 0, ROUNDS).round == 2
+    assert servers.fetched.count(a_digest("of 4")) == (0 if others else 1)  # and the liar is asked no more
 
 
 @pytest.mark.parametrize(("above", "is_found"), [(0, True), (1, False)])
