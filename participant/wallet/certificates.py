@@ -163,7 +163,7 @@ async def all_judges(
 async def quorum_of(
     of: str, what: str, ask: Callable[[P], Awaitable[tuple[K, bytes]]], asked: Sequence[P], need: int
 ) -> tuple[K, list[bytes]]:
-    """What a quorum answers alike, and their signatures; all are asked at once.
+    """What a quorum answers alike, and their signatures; all are asked at once, and awaited until it has.
 
     Args:
         of: What `what` belongs to, for the log and the error.
@@ -185,7 +185,10 @@ async def quorum_of(
             reasons.append(str(error))
             log.info("not signed", extra={"what": what, "of": of, "reason": str(error)})
         else:
-            found.setdefault(answer, []).append(signature)
+            signed = found.setdefault(answer, [])
+            signed.append(signature)
+            if len(signed) >= need:
+                nursery.cancel_scope.cancel()  # one that is silent would cost `ANSWER_S_MAX` each time
 
     async with trio.open_nursery() as nursery:
         for one in asked:

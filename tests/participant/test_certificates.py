@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.proposals import CertifiedResult
@@ -99,6 +101,22 @@ def test_a_verifier_signs_with_its_present_hot_key_and_no_longer_with_the_one_be
     assert len(found.certificate) == 3 * 65
     with pytest.raises(Unavailable, match="2 signatures on one result"):
         ask(judges, **two, **{VERIFIERS[0]: an_answer(VERIFIERS[0])})
+
+
+@pytest.mark.parametrize("silent", range(4))
+def test_one_that_is_silent_keeps_no_quorum_waiting(monkeypatch: pytest.MonkeyPatch, silent: int):
+    answering, clock = Verifiers.request, trio.testing.MockClock(autojump_threshold=0)
+
+    async def request(self: Verifiers, peer: PeerId, *asked: Any, timeout_s: float) -> bytes:
+        await trio.sleep(timeout_s if name_of(peer) == VERIFIERS[silent] else 0.1)
+        return await answering(self, peer, *asked, timeout_s=timeout_s)
+
+    monkeypatch.setattr(Verifiers, "request", request)
+    monkeypatch.setattr(trio, "run", partial(trio.run, clock=clock))
+
+    found = ask(**{name: an_answer(name) for name in VERIFIERS})
+
+    assert (len(found.certificate), clock.current_time()) == (3 * 65, pytest.approx(0.1))
 
 
 def test_two_of_four_do_not():
