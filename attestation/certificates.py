@@ -3,7 +3,8 @@
 Room: attestation (pure). Supports only what the three vendors issue: X.509 v3, RSA-PSS or
 ECDSA, no name constraints. Trust is in the pinned digest of the root, so a
 root may come with the evidence. A certificate that the path does not use is
-refused: no part of evidence is ignored.
+refused: no part of evidence is ignored. An ECDSA signature (r, s) is valid as (r, n - s)
+too, and vendors issue both: a certificate's digest is an id only where it is pinned.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from assay.attestation.evidence import CERTIFICATE_BYTES_MAX, CRL_BYTES_MAX
 from assay.attestation.finding import FOREVER_S
@@ -65,6 +67,7 @@ class Path:
 
     reasons: tuple[Reason, ...]
     not_after_s: int = FOREVER_S
+    issuer_key: bytes = b""  # that signed the device's own certificate: SubjectPublicKeyInfo in DER
 
 
 def read_certificate(der: bytes) -> Certificate:
@@ -162,7 +165,9 @@ def check_path(
         reason, end = _revocation(subject, issuer, lists, policy, at_s)
         reasons += reason
         ends.append(end)
-    return Path(tuple(reasons), min(ends))
+    issuer = path[:2][-1]  # a root is its own
+    key = issuer.key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return Path(tuple(reasons), min(ends), key)
 
 
 def check_p384(key: CertificatePublicKeyTypes, r: int, s: int, covered: bytes) -> tuple[Reason, ...]:

@@ -46,13 +46,17 @@ def attester_of(config: Config, me: Participant) -> Attester | None:
 
 
 async def keep_attested(me: Participant, host: Host, follower: Follower, attester: Attester) -> None:
-    """Send fresh evidence for as long as the run trains."""
+    """Send fresh evidence whenever our commits are taken, until training or our seat ends."""
     rules, due = me.spec.audit, 1  # the first manifest is the first nonce
     while True:
         run_state = await follower.grown(due - 1)
-        if not run_state.is_training or me.me not in run_state.active:
+        record = run_state.nodes.get(me.me)  # none before we have taken a free seat
+        if not run_state.is_training or (record is not None and not record.is_seated):
             return
         nonce_round = int(run_state.round) - 1
+        if me.me not in run_state.active:  # yet; or an opening of ours is overdue
+            due = nonce_round + 2
+            continue
         try:
             evidence = await trio.to_thread.run_sync(attester.evidence, binding_of(me, run_state))
         except Unavailable as error:

@@ -5,6 +5,9 @@ request with the nonce, then the GPU's MEASUREMENTS response with its measured
 blocks and, as opaque data, versions. ECDSA P-384 covers all of both. Whether the
 GPU is in development mode shows only in the measurements, so the allow-list
 decides; NVIDIA's golden values (RIM files) go into the policy's references.
+A GPU's id is the key of its boot ROM, which NVIDIA certifies one by one: the report's
+own certificate is the ROM's work, another for other firmware, and has two valid
+signatures.
 
 Reference: DMTF DSP0274 1.1.1, "MEASUREMENTS response message"; field numbers of
 the opaque data as in NVIDIA/nvtrust.
@@ -112,7 +115,7 @@ def examine(
     faults = {Reason.BINDING: found.nonce != expected, Reason.FIRMWARE_MISMATCH: not is_same_firmware}
     return DeviceFinding(
         reasons=tuple(r for r, holds in faults.items() if holds) + unmatched,
-        device=device.sha256,
+        device=path.issuer_key,
         claims=claims,
         not_after_s=min(path.not_after_s, until_s),
     )

@@ -134,7 +134,7 @@ def backup(
     password_file: Password = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write all keys to one new file, encrypted with a password of its own.
+    """Write all keys, earlier hot keys too, to one new file, encrypted with a password of its own.
 
     Example: assay key backup keys keys.backup --backup-password backup-password
     """

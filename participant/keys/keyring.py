@@ -41,7 +41,7 @@ from assay.participant.keys.private_files import (
     replace_private,
     write_private,
 )
-from assay.protocol.encoding.codec import Max, decode, encode
+from assay.protocol.encoding.codec import Later, Max, decode, encode
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.types import Digest
@@ -51,7 +51,9 @@ if TYPE_CHECKING:  # it takes a while to import
 
 PEER, ACCOUNT, HOT, RELEASE = "peer.key", "account.json", "hot.json", "release.key"
 SIGNER = "signer.json"  # in place of ACCOUNT
-URL_CHARS_MAX = 2048
+URL_CHARS_MAX = 2048  # in JSON, which backups hold
+RETIRED_MAX = 256  # of hot keys in a backup
+_RETIRED_HOT = "retired-hot-{}.json"
 _FILE = "file:"
 PASSWORD = "password"  # the usual name of the file beside the folder
 _SALT = nacl.pwhash.argon2id.SALTBYTES
@@ -93,9 +95,11 @@ class AccountElsewhere:
     def __post_init__(self) -> None:
         if not re.fullmatch("0x[0-9a-fA-F]{40}", self.account):
             raise ConfigError(f"{self.account!r}: expected the address of an account, 0x and 40 digits")
-        if not re.fullmatch(r"https?://[^\s/]+\S*|file:/[^\0\n]*", self.url) or len(self.url) > URL_CHARS_MAX:
+        is_url = re.fullmatch(r"https?://[^\s/]+\S*|file:/[^\0\n]*", self.url)
+        if not is_url or len(json.dumps(self.url)) > URL_CHARS_MAX:
             raise ConfigError(
-                f"{self.url[:200]!r}: expected the address of a signer, http:// or https://, or file:/FOLDER"
+                f"{self.url[:200]!r}: expected the address of a signer, http:// or https://, "
+                f"or file:/FOLDER, of at most {URL_CHARS_MAX} characters in JSON"
             )
 
     @property
@@ -195,13 +199,14 @@ class _Sealed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Backup:
-    """All secrets of a folder."""
+    """All secrets of a folder but retired peer keys, which nothing reads."""
 
     TAG: ClassVar[bytes] = b"assay/key-backup/2"
     peer: Digest
     account: Annotated[bytes, Max(URL_CHARS_MAX + 256)]  # a key, or the file SIGNER
     hot: Digest
     release: Annotated[bytes, Max(1024)]  # DER; empty without
+    retired: Annotated[tuple[Digest, ...], Max(RETIRED_MAX), Later()] = ()  # hot keys that were replaced
 
 
 def create_keys(
@@ -298,7 +303,7 @@ def rotate_peer(folder: Path, password: str, work: Work = STRONG) -> tuple[Keys,
 
 
 def _retired_hot(address: bytes) -> str:
-    return f"retired-hot-{address.hex()}.json"
+    return _RETIRED_HOT.format(address.hex())
 
 
 def _retire(path: Path, name: str) -> Path:
@@ -310,17 +315,28 @@ def _retire(path: Path, name: str) -> Path:
 
 
 def back_up_keys(folder: Path, password: str, out: Path, backup_password: str, work: Work = STRONG) -> None:
-    """Write all keys of a folder to one new file, encrypted with a password of its own.
+    """Write a folder's keys and its earlier hot keys to one new file, encrypted with a password of its own.
 
     Raises:
-        ConfigError: as `load_keys`, or the file is there already.
+        ConfigError: as `load_keys`, or the file is there already, or more than `RETIRED_MAX` hot keys were
+            replaced.
     """
     keys = load_keys(folder, password)
+    old = sorted(folder.glob(_RETIRED_HOT.format("*")))
+    if len(old) > RETIRED_MAX:
+        raise ConfigError(f"{folder} has {len(old)} retired hot keys; a backup holds {RETIRED_MAX}")
+    retired = {Digest(_secret_of(path, read_private(path), password)) for path in old}
     release = b""
     if (folder / RELEASE).exists():
         release = _opened(folder / RELEASE, read_private(folder / RELEASE), password)
     account = keys.account if isinstance(keys.account, bytes) else _signer_file(keys.account)
-    whole = _Backup(peer=Digest(bytes(keys.peer)), account=account, hot=Digest(keys.hot), release=release)
+    whole = _Backup(
+        peer=Digest(bytes(keys.peer)),
+        account=account,
+        hot=Digest(keys.hot),
+        release=release,
+        retired=tuple(sorted(retired)),
+    )
     write_private(out, _sealed(encode(whole), backup_password, work))
 
 
@@ -341,6 +357,8 @@ def restore_keys(
     write_keys(folder, keys, password, work)
     if whole.release:
         write_private(folder / RELEASE, _sealed(whole.release, password, work))
+    for key in whole.retired:
+        write_private(folder / _retired_hot(_address(key)), _keystore(key, password, work))
     return keys
 
 

@@ -7,6 +7,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Any
 
+from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
@@ -132,6 +133,9 @@ def amd_collateral(**changed: Any) -> Collateral:
 
 # --- NVIDIA ---
 
+P384_ORDER = int("f" * 48 + "c7634d81f4372ddf581a0db248b0a77aecec196accc52973", 16)
+SHA384_ALGORITHM = bytes.fromhex("300a06082a8648ce3d040303")  # ecdsa-with-SHA384, as certificates name it
+
 
 @functools.cache
 def gpu_root() -> Authority:
@@ -144,8 +148,8 @@ def gpu_model() -> Authority:
 
 
 @functools.cache
-def gpu_rom() -> Authority:
-    return an_authority("GSP BROM Tests", gpu_model(), signs_crls=False)
+def gpu_rom(name: str = "GSP BROM Tests") -> Authority:
+    return an_authority(name, gpu_model(), signs_crls=False)
 
 
 def a_gpu_key(name: str = "GSP FMC", **changed: Any) -> Authority:
@@ -187,11 +191,30 @@ class GpuFields:
         return covered + r.to_bytes(48, "big") + s.to_bytes(48, "big")
 
 
-def a_gpu_report(nonce: bytes, key: Authority | None = None, **changed: Any) -> Report:
-    key = key or a_gpu_key()
+def a_gpu_report(
+    nonce: bytes, key: Authority | None = None, rom: Authority | None = None, **changed: Any
+) -> Report:
+    rom = rom or gpu_rom()
+    key = key or a_gpu_key(issuer=rom)
     body = dataclasses.replace(GpuFields(nonce=nonce), **changed).body(key.key)
-    chain = (key.der, gpu_rom().der, gpu_model().der, gpu_root().der)
+    chain = (key.der, rom.der, gpu_model().der, gpu_root().der)
     return Report(family=DeviceFamily.NVIDIA_CC, body=body, certificates=chain)
+
+
+def a_twin(certificate: bytes) -> bytes:
+    """The same certificate with its other valid signature: (r, n - s) for (r, s)."""
+    found = x509.load_der_x509_certificate(certificate)
+    r, s = utils.decode_dss_signature(found.signature)
+    twin = der_item(0x03, b"\0" + utils.encode_dss_signature(r, P384_ORDER - s))
+    return der_item(0x30, found.tbs_certificate_bytes + SHA384_ALGORITHM + twin)
+
+
+def der_item(tag: int, contents: bytes) -> bytes:
+    size = len(contents)
+    if size < 0x80:
+        return bytes([tag, size]) + contents
+    length = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes([tag, 0x80 | len(length)]) + length + contents
 
 
 GPU_VALUES = {

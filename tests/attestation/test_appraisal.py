@@ -36,6 +36,7 @@ from tests.attestation.fake_devices import (
     an_snp_report,
     gpu_crls,
     gpu_policy,
+    gpu_rom,
     gpu_root,
 )
 from tests.attestation.fake_intel_devices import a_td_report, intel_collateral, td_policy
@@ -65,7 +66,7 @@ def snp_evidence(binding: Any = None, gpus: tuple[Report, ...] = (), **changed: 
 
 def gpus(count: int = 1) -> tuple[Report, ...]:
     nonce = gpu_nonce(a_binding())
-    return tuple(a_gpu_report(nonce, a_gpu_key(f"GPU {n}")) for n in range(count))
+    return tuple(a_gpu_report(nonce, rom=gpu_rom(f"the boot ROM of GPU {n}")) for n in range(count))
 
 
 def judge(evidence: Evidence | None = None, **changed: Any) -> AttestationResult:

@@ -3,7 +3,8 @@
 What is flipped is the report and every certificate that comes with it: signed bodies,
 signatures, padding, lengths, certificate text. Nothing of it is left out; the one thing
 of a quote that its format does not cover, bytes after its declared end, is none of it
-(test_intel.py, "what follows a quote is no part of it").
+(test_intel.py, "what follows a quote is no part of it"). No flip is the other valid
+signature that ECDSA has for each: it makes no other device.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from assay.attestation.reasons import TrustTier
 from tests.attestation.authorities import AT_S, a_binding, a_collateral
 from tests.attestation.fake_devices import (
     a_gpu_report,
+    a_twin,
     amd_collateral,
     amd_policy,
     an_snp_report,
@@ -98,3 +100,17 @@ def test_every_flipped_bit_is_refused(kind):
         assert broken != report
         verdict = examine(broken, expected, policy, collateral, AT_S)[0].verdict
         assert verdict is TrustTier.CONTRAINDICATED, f"bit {bit} of {bits}"
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_the_other_signature_of_a_gpus_certificate_makes_no_other_gpu(at):
+    report, expected, policy, collateral = CASES["nvidia-cc"]()
+    certificates = list(report.certificates)
+    certificates[at] = a_twin(certificates[at])
+
+    known = examine(report, expected, policy, collateral, AT_S)[0]
+    twin = examine(replace(report, certificates=tuple(certificates)), expected, policy, collateral, AT_S)[0]
+
+    is_pinned = at == 3  # the root's digest is in the policy
+    assert twin.ueid == (bytes(32) if is_pinned else known.ueid)
+    assert twin.verdict is (TrustTier.CONTRAINDICATED if is_pinned else TrustTier.AFFIRMING)

@@ -21,9 +21,11 @@ from tests.attestation.fake_devices import (
     GpuFields,
     a_gpu_key,
     a_gpu_report,
+    a_twin,
     gpu_crls,
     gpu_model,
     gpu_policy,
+    gpu_rom,
     gpu_root,
 )
 
@@ -112,6 +114,25 @@ def test_another_gpus_certificate_does_not_cover_the_report():
 
 def test_a_chain_to_another_root_is_refused():
     assert judge(policy=gpu_policy(roots=())).reasons == (Reason.ROOT,)
+
+
+def test_a_gpu_on_the_deny_list_is_refused_whatever_its_signature_and_firmware():
+    known = a_gpu_report(NONCE)
+    policy = gpu_policy(refused_devices=(judge(known).ueid,))
+    twin = dataclasses.replace(known, certificates=(a_twin(known.certificates[0]), *known.certificates[1:]))
+    assert twin != known
+
+    for report in (known, twin, a_gpu_report(NONCE, a_gpu_key("another firmware"))):
+        assert judge(report, policy=policy).reasons == (Reason.DEVICE_REFUSED,)
+    assert judge(a_gpu_report(NONCE, rom=gpu_rom("another GPU")), policy=policy).reasons == ()
+
+
+def test_a_gpu_is_known_though_its_boot_roms_certificate_comes_from_the_collateral():
+    report = a_gpu_report(NONCE)
+    alone = dataclasses.replace(report, certificates=report.certificates[:1])
+    others = a_collateral(certificates=report.certificates[1:], crls=gpu_crls())
+
+    assert judge(alone, collateral=others).ueid == judge(report).ueid
 
 
 @pytest.mark.parametrize(

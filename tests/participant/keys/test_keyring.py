@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
 import pytest
 from eth_utils.address import to_checksum_address as address_in
@@ -14,8 +15,10 @@ from assay.chain.signing.unsigned import FileSigner
 from assay.chain.statements import address_of
 from assay.participant.keys import keyring
 from assay.participant.keys.keyring import QUICK, RELEASE, STRONG, AccountElsewhere, load_keys
-from assay.participant.keys.private_files import read_password
+from assay.participant.keys.private_files import read_password, write_private
+from assay.protocol.encoding.codec import Max, encode
 from assay.protocol.errors import ConfigError
+from assay.protocol.types import Digest
 
 FILES = ("peer.key", "account.json", "hot.json")
 
@@ -126,6 +129,7 @@ def test_a_damaged_signer_file_is_named(folder, body: bytes):
         ("http://", "0x" + "ab" * 20), ("http://a b", "0x" + "ab" * 20),
         ("http://" + "a" * 2048, "0x" + "ab" * 20), ("file:folder", "0x" + "ab" * 20),
         ("file:", "0x" + "ab" * 20), ("file:/" + "a" * 2048, "0x" + "ab" * 20),
+        ("http://signer/" + "ä" * 500, "0x" + "ab" * 20),
     ],
 )  # fmt: skip
 def test_what_names_no_signer_is_refused(url: str, account: str):
@@ -346,3 +350,47 @@ def test_a_backup_restores_every_key_under_another_password_and_overwrites_nothi
             again()
     with pytest.raises(ConfigError, match="wrong password"):
         keyring.restore_keys(out, "password", tmp_path / "elsewhere", "fresh", QUICK)
+
+
+def test_a_backup_restores_the_hot_keys_of_earlier_runs(folder, tmp_path):
+    olds = [create_keys(folder, "password"), keyring.rotate_hot(folder, "password", QUICK)[0]]
+    keyring.rotate_hot(folder, "password", QUICK)
+    out, there = tmp_path / "backup", tmp_path / "there"
+
+    keyring.back_up_keys(folder, "password", out, "apart", QUICK)
+    keyring.restore_keys(out, "apart", there, "fresh", QUICK)
+
+    for old in olds:
+        assert keyring.key_of(there, "fresh", old.hot_address) == old.hot
+    assert {stat.S_IMODE(path.stat().st_mode) for path in there.iterdir()} == {0o600}
+    assert {path.name for path in there.iterdir()} == {path.name for path in folder.iterdir()}
+
+
+def test_a_backup_leaves_out_no_key_without_a_word(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(keyring, "RETIRED_MAX", 1)
+    create_keys(folder, "password")
+    for _ in range(2):
+        keyring.rotate_hot(folder, "password", QUICK)
+
+    with pytest.raises(ConfigError, match="2 retired hot keys; a backup holds 1"):
+        keyring.back_up_keys(folder, "password", tmp_path / "backup", "apart", QUICK)
+    assert not (tmp_path / "backup").exists()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Before:
+    """A backup as it was before."""
+
+    TAG: ClassVar[bytes] = b"assay/key-backup/2"
+    peer: Digest
+    account: Annotated[bytes, Max(64)]
+    hot: Digest
+    release: Annotated[bytes, Max(64)]
+
+
+def test_a_backup_from_before_replaced_keys_were_in_it_restores(folder, tmp_path):
+    keys = create_keys(folder, "password")
+    before = Before(peer=bytes(keys.peer), account=keys.account, hot=keys.hot, release=b"")
+    write_private(tmp_path / "backup", keyring._sealed(encode(before), "apart", QUICK))
+
+    assert keyring.restore_keys(tmp_path / "backup", "apart", tmp_path / "there", "fresh", QUICK) == keys
