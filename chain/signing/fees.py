@@ -14,9 +14,8 @@ from typing import Any
 
 PRIORITY_FEE_WEI = 10**9
 RAISES_MAX = 8  # of one transaction's fees
-LATE_BLOCKS = (
-    3  # that leave out an account's next transaction, although it pays their base fee: its tip is low
-)
+# Blocks that leave out an account's next transaction, although it pays their base fee: its tip is too low.
+LATE_BLOCKS = 3
 # For so long and so many blocks the account's next transaction, where it is another process's, may not be
 # mined before one that does nothing takes its place: long enough for that process to raise its fees itself.
 STUCK_S, STUCK_BLOCKS = 600.0, 3
