@@ -175,6 +175,7 @@ def find_index(client: Client, run_id: Digest | None) -> tuple[bytes, RunSpec]:
 
     Raises:
         IntegrityError: no source has.
+        ConfigError: all have sent their shares.
     """
     faults: list[str] = []
     for source in client.sources:
@@ -188,7 +189,7 @@ def find_index(client: Client, run_id: Digest | None) -> tuple[bytes, RunSpec]:
             faults.append(f"{source}{error}" if isinstance(error, IntegrityError) else str(error))
             continue
         return text, spec
-    raise IntegrityError("; ".join(faults))
+    raise client.spent() or IntegrityError("; ".join(faults))
 
 
 def _spec(index: Index, body: bytes) -> RunSpec:
@@ -294,12 +295,14 @@ class Client:
 
     def fault(self, faults: Sequence[AssayError]) -> AssayError:
         """What it means that no source had a file: an error of each, in the order of asking."""
+        return next((one for one in faults if isinstance(one, IntegrityError)), self.spent() or faults[-1])
+
+    def spent(self) -> ConfigError | None:
+        """An error if all sources that ever answered have sent their shares."""
         spent = {one for one, left in self._left.items() if left < 0}
-        if spent and self._answered <= spent:  # who never answered is not waited for
-            last: AssayError = ConfigError(f"more than {self._bytes_max} bytes are needed: see --most")
-        else:
-            last = faults[-1]
-        return next((one for one in faults if isinstance(one, IntegrityError)), last)
+        if not spent or self._answered - spent:
+            return None
+        return ConfigError(f"more than {self._bytes_max} bytes are needed: see --most")
 
     def _append(self, source: str, name: str, partial: Path, size_max: int | None) -> None:
         """Fetch what `partial` lacks, or all of it where the source cannot send a part."""
@@ -367,7 +370,7 @@ class Client:
                 return
         share = self._bytes_max // len(self._left)
         line = f"{source}: has sent its share of {share} bytes, see --most"
-        if was_left:
+        if was_left and any(left >= 0 for left in self._left.values()):  # another one is asked
             self._on_slow(line)
         raise Unavailable(line)
 

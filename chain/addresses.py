@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from eth_typing import HexAddress, HexStr
-from eth_utils.address import is_checksum_address
-from web3.types import Nonce
-from web3.utils import get_create_address
+import rlp
+from eth_utils.address import is_checksum_address, to_checksum_address
+from eth_utils.conversions import to_bytes
+from eth_utils.crypto import keccak
 
 from assay.chain.statements import STATEMENTS, Address, Domain, Signable, digest
 from assay.protocol.encoding.json_text import parse_json, plain, read_plain
@@ -102,7 +102,7 @@ class Deployment:
 
 def created_address(deployer: str, nonce: int) -> Address:
     """The address of the contract that an account creates with the transaction of this nonce."""
-    return Address(get_create_address(HexAddress(HexStr(deployer)), Nonce(nonce)))
+    return Address(to_checksum_address(keccak(rlp.encode([to_bytes(hexstr=deployer), nonce]))[12:]))
 
 
 assert {kind.CONTRACT for kind in STATEMENTS} <= set(CONTRACTS)

@@ -150,11 +150,12 @@ def _send(server: Server, caller: Principal, body: MoveAsked) -> MoveAnswer:
 
 def _answer(server: Server, kept: Kept) -> MoveAnswer:
     """The state of a move on chain."""
-    chain = server.chain()
-    sent = []
-    for raw in (bytes.fromhex(one[2:]) for one in kept.raw):
-        tx_hash = keccak(raw)
-        found, refused = chain.mined(tx_hash), ""
+    chain, sent = server.chain(), list[SentTransaction]()
+    raws = {keccak(raw): raw for raw in (bytes.fromhex(one[2:]) for one in kept.raw)}
+    # The last one is looked up first: none is then shown as pending beside a later one that is mined.
+    states = {tx_hash: chain.mined(tx_hash) for tx_hash in reversed(raws)}
+    for tx_hash, raw in raws.items():
+        found, refused = states[tx_hash], ""
         if found.state == "unknown":
             refused = chain.offer(raw)
             found = chain.mined(tx_hash)

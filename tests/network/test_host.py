@@ -237,6 +237,7 @@ def test_a_stranger_reaches_public_methods_only_and_for_a_short_time():
                 public={"apply": echo},
                 takes_strangers=lambda: True,
                 blobs=shared,
+                timing=replace(QUICK, ping_interval_s=3),  # a busy machine answers late
             ) as bob,
             a_host("mallory") as mallory,
             a_host("alice", is_member=members.__contains__) as alice,
