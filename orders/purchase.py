@@ -118,7 +118,7 @@ def check_place(account: Account, quote: Quote) -> None:
     check_penalties(spec.money, chain.case_ppm_max())
     check_absence(spec.audit, chain.evidence_window())
     final = chain.final_escrow(account.run_id)
-    need_s = closing_s(spec.audit, spec.timing, len(spec.verifiers))
+    need_s = closing_s(spec.audit, spec.timing, len(spec.verifiers), spec.money.epoch_rounds)
     check_close_delay(need_s, chain.close_delay(), final.newest_s - final.time_s)
     if evm_address(spec.buyer) != account.address:
         raise ConfigError(f"the spec's buyer is {evm_address(spec.buyer)}, this account is {account.address}")

@@ -19,7 +19,7 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Closing
 from assay.protocol.params import AuditSpec, RunSpec, TimingSpec, closing_rounds
 
-POST_S = 10  # to notice the closing, to sign the last results and to have them mined
+POST_S = 10  # to notice that an epoch is ripe, to sign its result and to have it mined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +67,18 @@ def _payable(spec: RunSpec, escrow: EscrowState) -> int:
     return epochs + (last <= min(escrow.budget - epochs * price, escrow.epoch_cap))
 
 
-def closing_s(audit: AuditSpec, timing: TimingSpec, verifiers: int) -> int:
+def closing_s(audit: AuditSpec, timing: TimingSpec, verifiers: int, epoch_rounds: int) -> int:
     """Seconds in which a run that is asked to close has posted every result, with f verifiers silent.
 
     Each of its last rounds takes `collect_ms` at most after its leader's turn has come; of n successive
-    leaders at most f are silent, and each costs an `iteration_ms`.
+    leaders at most f are silent, and each costs an `iteration_ms`. The results of epochs that end in these
+    rounds, of one of `epoch_rounds` after the other and of the last, are posted one by one.
     """
     f = faults_tolerated(verifiers)
     rounds = closing_rounds(audit, verifiers) + 1  # the one in which closing is agreed, and the closing ones
     silent = -(-rounds * f // (verifiers - f)) + f
-    return -(-(rounds * timing.collect_ms + silent * timing.iteration_ms) // 1000) + POST_S
+    epochs = -(-rounds // epoch_rounds) + 1
+    return -(-(rounds * timing.collect_ms + silent * timing.iteration_ms) // 1000) + epochs * POST_S
 
 
 def check_close_delay(need_s: int, close_delay_s: int, finality_s: int = 0) -> None:

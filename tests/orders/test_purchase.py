@@ -170,7 +170,7 @@ def test_a_purchase_that_the_contracts_would_leave_without_effect_is_refused(acc
 
 
 def test_a_run_closes_within_the_close_delay_less_what_the_chain_takes_to_be_final():
-    need = closing_s(SPEC.audit, SPEC.timing, len(SPEC.verifiers))
+    need = closing_s(SPEC.audit, SPEC.timing, len(SPEC.verifiers), SPEC.money.epoch_rounds)
 
     check_place(an_account(delay=need + 7, final_s=NOW - 7), QUOTE)
     for chain in ({"delay": need + 7, "final_s": NOW - 8}, {"delay": need + 6, "final_s": NOW - 7}):

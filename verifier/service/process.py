@@ -164,7 +164,8 @@ def _check_contracts(me: Participant) -> None:
         check_penalties(me.spec.money, chain.case_ppm_max())
         check_absence(me.spec.audit, chain.evidence_window())
         final = chain.final_escrow(me.run_id)
-        need_s = closing_s(me.spec.audit, me.spec.timing, len(me.spec.verifiers))
+        spec = me.spec
+        need_s = closing_s(spec.audit, spec.timing, len(spec.verifiers), spec.money.epoch_rounds)
         check_close_delay(need_s, chain.close_delay(), final.newest_s - final.time_s)
     except Unavailable as error:
         log.warning("rules not compared with the contracts", extra={"reason": str(error)})

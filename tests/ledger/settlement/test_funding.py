@@ -165,9 +165,9 @@ def test_an_epochs_price_is_what_it_costs_if_every_step_counts():
 def test_a_run_that_closes_needs_its_closing_rounds_with_f_silent_leaders():
     timing = replace(SPEC.timing, collect_ms=10_000, iteration_ms=60_000)
     rounds = SPEC.closing_rounds + 1
-    need = closing_s(SPEC.audit, timing, 4)
+    need = closing_s(SPEC.audit, timing, 4, 10)
     assert need >= 10 * rounds + 60 * (rounds // 3)
-    assert closing_s(SPEC.audit, timing, 3) < need  # nobody may be silent
+    assert closing_s(SPEC.audit, timing, 3, 10) < need  # nobody may be silent
 
     check_close_delay(need, need)
     with pytest.raises(ConfigError, match="the escrow of this deployment waits"):
@@ -177,17 +177,19 @@ def test_a_run_that_closes_needs_its_closing_rounds_with_f_silent_leaders():
 
 
 @pytest.mark.parametrize(
-    ("verifiers", "audit_rounds", "collect_ms", "need_s"),
+    ("verifiers", "audit_rounds", "collect_ms", "epoch_rounds", "need_s"),
     [
-        (3, 6, 9_000, 9 * 9 + 10),  # nobody may be silent; to post takes ten seconds
-        (3, 6, 9_001, 9 * 9 + 1 + 10),
-        (4, 6, 9_000, 9 * 9 + (3 + 1) * 60 + 10),  # one of three successive leaders, and one more
-        (4, 7, 9_000, 10 * 9 + (4 + 1) * 60 + 10),
+        (3, 6, 9_000, 9, 9 * 9 + 2 * 10),  # nobody may be silent; to post a result takes ten seconds
+        (3, 6, 9_001, 9, 9 * 9 + 1 + 2 * 10),
+        (3, 6, 9_000, 8, 9 * 9 + 3 * 10),
+        (3, 6, 9_000, 1, 9 * 9 + 10 * 10),
+        (4, 6, 9_000, 9, 9 * 9 + (3 + 1) * 60 + 2 * 10),  # one of three successive leaders, and one more
+        (4, 7, 9_000, 10, 10 * 9 + (4 + 1) * 60 + 2 * 10),
     ],
 )
 def test_closing_takes_the_rounds_of_an_audit_and_its_dispute_and_the_one_in_which_it_is_agreed(
-    verifiers, audit_rounds, collect_ms, need_s
+    verifiers, audit_rounds, collect_ms, epoch_rounds, need_s
 ):
     audit = replace(SPEC.audit, audit_rounds=audit_rounds, dispute_rounds=2)
     timing = replace(SPEC.timing, collect_ms=collect_ms, iteration_ms=60_000)
-    assert closing_s(audit, timing, verifiers) == need_s
+    assert closing_s(audit, timing, verifiers, epoch_rounds) == need_s
