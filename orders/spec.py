@@ -138,9 +138,7 @@ def timing_spec(order: Order) -> TimingSpec:
 
 def order_closing_s(order: Order) -> int:
     """Seconds in which a run of this order that is asked to close has posted every result."""
-    return closing_s(
-        audit_spec(order), timing_spec(order), order.run.verifiers, order.budget.epoch_rounds
-    )
+    return closing_s(audit_spec(order), timing_spec(order), order.run.verifiers, order.budget.epoch_rounds)
 
 
 def data_spec(order: Order, manifest: DataManifest) -> DataSpec:

@@ -79,7 +79,7 @@ dispute_rounds = 2
 replicated = 0
 absence_s = 0
 [budget]
-epoch_rounds = 2
+epoch_rounds = 4
 price_per_mtoken = {price}
 [timing]
 collect_s = 8
