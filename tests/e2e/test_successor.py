@@ -1,4 +1,7 @@
-"""Two of four verifiers lose their machines: the run is closed, and another committee trains the rest."""
+"""Two of four verifiers lose their machines: the run is closed, and another committee trains the rest.
+
+The run trains an adapter on a base, so the successor trains another one on both merged.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from assay.bundle.read import read
 from assay.devnet.machines import free_ports
+from assay.training.model.initial import BASE, state_digest
+from assay.training.model.presets import llama_spec
 from tests.e2e.nets import TINY, need_anvil, write_order
 from tests.e2e.people import STARTS, Founding, Person, each, until
+from tests.orders.test_model import a_base
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +30,9 @@ ROLES |= {"ledger": "ledger", "buyer": "buyer"}
 LOST = ("verifier-2", "verifier-3")
 ROUNDS, LOST_AFTER = 12, 5
 NEXT = "next/config.toml"
+SIZES = "layers = 1\nwidth = 64\nheads = 2\ncontext = 32"
+ADAPTER = 'base = "base"\nlora_rank = 4'
+BASE_SIZES = llama_spec(vocabulary=256, layers=1, width=64, heads=2, kv_heads=2, hidden=128, context=32)
 KEPT = ("keys", "password", "config.toml", "network.txt", "invitation.txt", "run.assay")
 
 
@@ -55,8 +65,10 @@ def test_a_run_whose_verifiers_are_gone_is_closed_and_its_successor_trains_the_r
         town.found(f"http://127.0.0.1:{chain_port}")
         town.join()
         write_order(buyer.folder, rounds=ROUNDS)
+        a_base(buyer.folder / "base", BASE_SIZES)
         order = TINY.format(rounds=ROUNDS, data="text.txt", train="warmup = 2")
-        (buyer.folder / "run.toml").write_text(order.replace("nodes = 4", "nodes = 2\nverifiers = 4"))
+        order = order.replace("nodes = 4", "nodes = 2\nverifiers = 4").replace(SIZES, ADAPTER)
+        (buyer.folder / "run.toml").write_text(order)
         for name in ROLES:
             founder.gives(f"{name}.record", buyer, f"members/{name}.record")
         buyer.assay("order", "data", "run.toml", "data")
@@ -97,7 +109,9 @@ def test_a_run_whose_verifiers_are_gone_is_closed_and_its_successor_trains_the_r
             for name in ("keys", "network.txt"):
                 text = text.replace(f'"{name}"', f'"../{name}"')
             (person.folder / NEXT).write_text(text)
-        shutil.copytree(buyer.folder / "data", buyer.folder / "next" / "data")
+        shutil.copytree(
+            buyer.folder / "data", buyer.folder / "next" / "data", ignore=shutil.ignore_patterns(BASE)
+        )
         copy = people["verifier-0"].folder  # of the chain: the buyer may have heard of less
         go_on = ("order", "continue", NEXT, "config.toml", "--members", "members", "--copy", copy)
         told = buyer.assay(*go_on, status=2)
@@ -116,7 +130,9 @@ def test_a_run_whose_verifiers_are_gone_is_closed_and_its_successor_trains_the_r
 
     buyer.assay("run", "verify", "next/delivered", "--predecessor", copy)
     delivered = read(buyer.folder / "next" / "delivered")
-    before = delivered.spec.predecessor.rounds
+    before, model = delivered.spec.predecessor.rounds, delivered.spec.model
+    base, merged = (state_digest(np.load(buyer.folder / one / BASE)) for one in ("data", "next/data"))
+    assert model.is_adapted and model.base == merged != base
     assert before >= LOST_AFTER and delivered.spec.rounds == ROUNDS - before
     paid = {row.peer for one in delivered.settled.values() for row in one.settlement.rows}
     assert {one.peer() for one in (*nodes, *town.of_role("verifier"))} <= paid
