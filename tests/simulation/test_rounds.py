@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -356,7 +357,7 @@ def test_an_auditor_that_takes_over_a_round_late_is_found(monkeypatch):
 def test_windows_that_overlap_what_is_held_out_are_found(monkeypatch):
     monkeypatch.setattr(RunSpec, "window_tokens", property(lambda spec: spec.model.context))
     # Roots that were kept are of other windows, and those of these are to be kept for nobody.
-    monkeypatch.setattr(commits, "_assigned", commits._assigned.__wrapped__)
+    monkeypatch.setattr(commits, "_assigned", cache(commits._assigned.__wrapped__))
     assert "over other windows than are drawn for it" in broken()
 
 
