@@ -16,6 +16,8 @@ CASE_PPM_MAX = 300_000  # what both parameter sets in `deployment.deploy` allow 
 def check_absence(audit: AuditSpec, evidence_window_s: int) -> None:
     """Do nothing if a court still takes a case when an overdue opening counts as withheld.
 
+    With known-answer tasks, so much later again, for which a node may show its list after the run.
+
     Args:
         audit: The run's rules.
         evidence_window_s: `SlashCourt.evidenceWindow` of its deployment.
@@ -23,10 +25,13 @@ def check_absence(audit: AuditSpec, evidence_window_s: int) -> None:
     Raises:
         ConfigError: with what the run wants and what there is.
     """
-    if audit.absence_s > evidence_window_s:
+    late_s = audit.absence_s * (2 if audit.known_answer_count else 1)
+    if late_s > evidence_window_s:
         raise ConfigError(
-            f"[verify] absence_s lets an opening be overdue for {span_text(audit.absence_s)}, the slash "
-            f"court of this deployment takes cases for {span_text(evidence_window_s)} after a run"
+            f"[verify] absence_s lets an opening be overdue for {span_text(audit.absence_s)}"
+            + (", and a list of known-answer tasks so much longer," if audit.known_answer_count else ",")
+            + " the slash court of this deployment takes cases for "
+            f"{span_text(evidence_window_s)} after a run"
         )
 
 

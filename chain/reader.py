@@ -39,6 +39,7 @@ from assay.chain.state import (
     AppealState,
     CaseState,
     DefenceState,
+    EpochPhase,
     EpochState,
     EscrowState,
     FinalEscrow,
@@ -64,6 +65,7 @@ from assay.chain.views import view_call, view_values
 from assay.protocol.errors import ConfigError, Unavailable
 
 CREATED_WITHIN = 256  # blocks after its own in which all contracts of a deployment are made
+EPOCHS_END = 1 << 32  # an escrow has no more
 PAGE = 256  # entries of a list that one call reads
 ENTRIES_AT_ONCE = 64  # on the list of juries, about three million gas
 
@@ -450,6 +452,20 @@ class ChainReader:
     def epoch_state(self, run_id: bytes, epoch: int) -> EpochState:
         """Settlement state of one epoch."""
         return self._state(EpochState, "EpochSettlement", "getEpoch", run_id, epoch)
+
+    def posted_epochs(self, run_id: bytes, known: int = 0) -> int:
+        """How many epochs of a run have a result, from the first on; at least `known`, which had one."""
+
+        def has_result(epoch: int) -> bool:
+            return self.epoch_state(run_id, epoch).phase is not EpochPhase.NONE
+
+        count, ahead = known, 1
+        while ahead < EPOCHS_END and has_result(count + ahead - 1):  # an endpoint may say so of every epoch
+            count, ahead = count + ahead, 2 * ahead
+        while ahead > 1:
+            ahead //= 2
+            count += ahead * has_result(count + ahead - 1)
+        return count
 
     def payee_of(self, account: str) -> Address:
         """The address to which an account has its money paid: by default the account itself."""

@@ -125,8 +125,8 @@ def establish(
             # The close delay may pass at once, which is to leave time for claims.
             claim_period_s=LOCALNET.claim_period_s + close_delay_s,
             close_delay_s=close_delay_s,
-            evidence_window_s=LOCALNET.evidence_window_s + order.verify.absence_s,
-            unbonding_s=LOCALNET.unbonding_s + order.verify.absence_s,
+            evidence_window_s=LOCALNET.evidence_window_s + 2 * order.verify.absence_s,
+            unbonding_s=LOCALNET.unbonding_s + 2 * order.verify.absence_s,
         ),
         order.run.name,
         [anvil.rpc_url],

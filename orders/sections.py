@@ -18,6 +18,7 @@ from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import (
     ACCEPT_PPM_MAX,
     ACCEPT_SEQUENCES_MAX,
+    AUDIT_ROUNDS_MAX,
     BETA_MICRO_MAX,
     BETA_MICRO_MIN,
     KNOWN_ANSWERS_MAX,
@@ -258,8 +259,8 @@ class VerifySection(Section):
     known_answers: Annotated[int, Field(ge=0, le=KNOWN_ANSWERS_MAX)] = 0  # steps of each node, false on order
     takeover_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
     # rounds; as many as the number of verifiers needs if left out, but at least 8 and 4
-    audit_rounds: Annotated[int, Field(ge=4, le=1000)] | None = None
-    dispute_rounds: Annotated[int, Field(ge=2, le=1000)] | None = None
+    audit_rounds: Annotated[int, Field(ge=4, le=AUDIT_ROUNDS_MAX)] | None = None
+    dispute_rounds: Annotated[int, Field(ge=2, le=AUDIT_ROUNDS_MAX)] | None = None
     absence_s: Annotated[int, Field(ge=0, le=30 * 86_400)] = 4 * 3600  # an opening may come late by so much
     state_every: Positive = 1
 

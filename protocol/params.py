@@ -42,6 +42,7 @@ RUN_ROUNDS_MAX = 1_000_000  # members list a run's epochs; a longer one is sever
 MILESTONES_MAX = 256
 STRATA_MAX = 64
 ITEMS_MAX = 1024  # of multiple choice: each choice is a forward pass of every verifier
+AUDIT_ROUNDS_MAX = 1000  # of an audit, and of a dispute: so long a run that closes may go on
 KNOWN_ANSWERS_MAX = 1000  # of a node: who trains holds its whole list
 LAYERS_MAX = 1024  # whoever reads a stranger's spec lists every layer's parameters: milliseconds
 ACCEPT_SEQUENCES_MAX = 1 << 12  # each is a forward pass of every verifier in the reference class
@@ -613,12 +614,14 @@ def check_spec(spec: RunSpec) -> None:
     need(spec.audit.probation >= 1, "probation must be at least one audit")
     need(spec.audit.takeover_rounds >= 1, "audit turns must take at least one round")
     need(
-        spec.audit.audit_rounds >= 4,
-        f"audit_rounds is {spec.audit.audit_rounds}, expected at least 4: draw, two commitments, verdict",
+        4 <= spec.audit.audit_rounds <= AUDIT_ROUNDS_MAX,
+        f"audit_rounds is {spec.audit.audit_rounds}, expected 4 (draw, two commitments, verdict) "
+        f"to {AUDIT_ROUNDS_MAX}",
     )
     need(
-        spec.audit.dispute_rounds >= 2,
-        f"dispute_rounds is {spec.audit.dispute_rounds}, expected at least 2: commitments, verdicts",
+        2 <= spec.audit.dispute_rounds <= AUDIT_ROUNDS_MAX,
+        f"dispute_rounds is {spec.audit.dispute_rounds}, expected 2 (commitments, verdicts) "
+        f"to {AUDIT_ROUNDS_MAX}",
     )
     for fault in drand_faults(spec.audit.drand):
         need(False, fault)

@@ -257,15 +257,23 @@ class Watch:
 def step(watch: Watch, look: Look) -> tuple[Watch, tuple[Effect, ...]]:
     """What to do now. An effect is wanted as long as the chain needs it, and is due after the patience.
 
-    A case whose time to be executed ends within the patience is executed at once: later it would lapse.
+    What would lapse within the patience is done at once: a case whose time to be executed ends, a result that
+    counts only if it is posted before the escrow closes. The patience with results that are not posted is
+    one, not one for each epoch.
     """
-    closing = {
+    closing: set[Effect] = {
         Execute(case_id=view.case_id)
         for view in look.cases
         if view.state.execute_by - look.now <= watch.patience_s
     }
+    if look.escrow is not None and look.escrow.closes_at - look.now <= watch.patience_s:
+        closing |= {Propose(epoch=view.epoch) for view in look.epochs}
     wanted = (*_results(look), *_cases(look), *_appeals(look), *_doubles(look), *_ends(look))
-    since = {effect: watch.since.get(effect, look.at_s) for effect in wanted}
+    unposted_s = min((at for one, at in watch.since.items() if isinstance(one, Propose)), default=look.at_s)
+    since = {
+        effect: watch.since.get(effect, unposted_s if isinstance(effect, Propose) else look.at_s)
+        for effect in wanted
+    }
     tried = {effect: at for effect, at in watch.tried.items() if effect in since}
     due = tuple(
         effect
@@ -298,9 +306,9 @@ def _results(look: Look) -> Iterator[Effect]:
                 if previous != NO_DIGEST or not _is_open(look):
                     yield ClearOrphan(epoch=epoch)
             case EpochPhase.PROPOSED if look.now < state.until:
-                if view.is_right is False or (
-                    view.is_right is None and _is_late(look, state, look.challenge_window_s)
-                ):
+                # What is ripe and cannot be judged, as where a disk is full, may be right.
+                is_premature = not view.is_ripe and _is_late(look, state, look.challenge_window_s)
+                if view.is_right is False or (view.is_right is None and is_premature):
                     yield Challenge(epoch=epoch)
             case EpochPhase.PROPOSED:
                 # A wrong one that nobody felled is its author's to finish, until the rest waits for it.

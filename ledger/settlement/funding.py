@@ -3,7 +3,8 @@
 Room: ledger (pure). A verifier applies `reading_of` to its chain's finalised block and reports the result
 (docs/protocol.md section 4a).
 
-    RunOpened --budget covers epochs 0 to e - 1--> e epochs funded --closesAt - closeDelay--> closing
+    RunOpened --budget covers epochs 0 to e - 1, and results are posted--> e epochs funded
+              --closesAt - closeDelay--> closing
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Closing
 from assay.protocol.params import AuditSpec, RunSpec, TimingSpec, closing_rounds
+from assay.protocol.randomness.drand import longest_wait_s
 
+UNPOSTED_MAX = 24  # ripe epochs whose results are not posted: each locks a bond for a challenge window
 POST_S = 10  # to notice that an epoch is ripe, to sign its result and to have it mined
 
 
@@ -26,21 +29,24 @@ POST_S = 10  # to notice that an epoch is ripe, to sign its result and to have i
 class Reading:
     """What a run's escrow means for its training."""
 
-    epochs: int  # from the first on, that can be paid in full
+    epochs: int  # from the first on, that can be paid in full, and whose results can be posted in time
     closing: Closing
 
 
-def reading_of(spec: RunSpec, final: FinalEscrow, close_delay_s: int) -> Reading:
+def reading_of(spec: RunSpec, final: FinalEscrow, close_delay_s: int, posted: int) -> Reading:
     """The reading of an escrow at one block.
 
     An epoch is funded if the budget covers it and every epoch before it, each with all steps accepted. An
     epoch never costs more than that, so what is reserved and paid for earlier epochs leaves at least the
-    money of the later ones; and a budget never shrinks, so neither does the figure.
+    money of the later ones; and a budget never shrinks, so neither does the figure. What is not posted when
+    the escrow closes goes back to the buyer, so training waits where more than `UNPOSTED_MAX` ripe epochs are
+    not.
 
     Args:
         spec: The run.
         final: Its escrow at that block, and the verifier set that it was opened with.
         close_delay_s: From a request to close to the end of the escrow, `RunEscrow.closeDelay`.
+        posted: Epochs whose results were posted, from the first on.
     """
     escrow, now_s = final.escrow, final.time_s
     if escrow is None:
@@ -51,7 +57,8 @@ def reading_of(spec: RunSpec, final: FinalEscrow, close_delay_s: int) -> Reading
     verifiers = {evm_address(member.account) for member in spec.judges}
     if escrow.spec_hash != digest(spec) or set(final.judges) != verifiers:
         return Reading(epochs=0, closing=closing)  # our results for it could not be settled
-    return Reading(epochs=_payable(spec, escrow), closing=closing)
+    unripe = -(-spec.closing_rounds // spec.money.epoch_rounds) + 1
+    return Reading(epochs=min(_payable(spec, escrow), posted + unripe + UNPOSTED_MAX), closing=closing)
 
 
 def _payable(spec: RunSpec, escrow: EscrowState) -> int:
@@ -70,7 +77,8 @@ def _payable(spec: RunSpec, escrow: EscrowState) -> int:
 def closing_s(audit: AuditSpec, timing: TimingSpec, verifiers: int, epoch_rounds: int) -> int:
     """Seconds in which a run that is asked to close has posted every result, with f verifiers silent.
 
-    Each of its last rounds takes `collect_ms` at most after its leader's turn has come; of n successive
+    Each of its last rounds takes `collect_ms` at most after its leader's turn has come, with drand at least
+    until the round of it that was named is released; of n successive
     leaders at most f are silent, and each costs an `iteration_ms`. The results of epochs that end in these
     rounds, of one of `epoch_rounds` after the other and of the last, are posted one by one.
     """
@@ -78,7 +86,10 @@ def closing_s(audit: AuditSpec, timing: TimingSpec, verifiers: int, epoch_rounds
     rounds = closing_rounds(audit, verifiers) + 1  # the one in which closing is agreed, and the closing ones
     silent = -(-rounds * f // (verifiers - f)) + f
     epochs = -(-rounds // epoch_rounds) + 1
-    return -(-(rounds * timing.collect_ms + silent * timing.iteration_ms) // 1000) + epochs * POST_S
+    round_ms = timing.collect_ms
+    if audit.drand.is_used:
+        round_ms = max(round_ms, 1000 * longest_wait_s(audit.drand))
+    return -(-(rounds * round_ms + silent * timing.iteration_ms) // 1000) + epochs * POST_S
 
 
 def check_close_delay(need_s: int, close_delay_s: int, finality_s: int = 0) -> None:

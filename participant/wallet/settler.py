@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 POLL_S, PATIENT_POLL_S = 1.0, 3.0
 TAKEOVER_S = 60.0  # for which a watchtower leaves the ordinary moves to the ledger service
+FINAL_LOOKS = 30  # for which a final epoch is not read again: a chain may go back
 CLAIM_FOR_OTHERS_S = 30.0  # a payee that has not claimed this long after the last result is paid by us
 OwnResult = Callable[[int], Awaitable[EpochResult]]
 
@@ -122,6 +123,8 @@ class Settler:
         self._set_version: int | None = None  # of the verifier set that the run was opened with
         self._escrow_epochs = 0  # for which its escrow takes results
         self._last_posted = -1  # the last epoch for which a result was ever seen
+        self._final: dict[int, EpochState] = {}  # epochs that are final, as read lately
+        self._looks = 0
         self._host: Host
 
     async def run(self, host: Host) -> None:
@@ -161,6 +164,8 @@ class Settler:
                 done.append(effect)
             except AssayError as error:
                 log.warning("not done yet", extra={"what": str(effect), "reason": str(error)})
+        if done:
+            self._final.clear()
         return look, tuple(done)
 
     # ---- looking
@@ -171,9 +176,16 @@ class Settler:
             run = await trio.to_thread.run_sync(chain.run, self._me.run_id)
             self._set_version = None if run is None else run.set_version
             self._escrow_epochs = 0 if run is None else run.epochs
+        self._looks += 1
+        if self._looks % FINAL_LOOKS == 0:
+            self._final.clear()
         # A quorum may post results also of epochs that a run which closed early never had.
         for epoch in range(max(self._follower.run_state.calendar.epochs, self._escrow_epochs)):
-            state = await trio.to_thread.run_sync(chain.epoch_state, self._me.run_id, epoch)
+            state = self._final.get(epoch)
+            if state is None:
+                state = await trio.to_thread.run_sync(chain.epoch_state, self._me.run_id, epoch)
+            if state.phase >= EpochPhase.FINAL:
+                self._final[epoch] = state
             is_ripe = epoch in self._follower.settlements
             if state.phase is not EpochPhase.NONE:
                 self._last_posted = max(self._last_posted, epoch)

@@ -36,7 +36,8 @@ def reading(world: World, spec: RunSpec) -> Reading:
     world.rpc("anvil_mine", "0x4")
     final = world.bank.final_escrow(run_id_of(spec))
     assert final.block <= world.bank.block_number()
-    return reading_of(spec, final, world.bank.close_delay())
+    posted = world.bank.posted_epochs(run_id_of(spec))
+    return reading_of(spec, final, world.bank.close_delay(), posted)
 
 
 def opened(world: World, spec: RunSpec, budget: int, **changes: Any) -> bytes:

@@ -54,6 +54,7 @@ def test_strangers_found_a_network_join_it_come_and_go_and_finish_a_run(tmp_path
         order = order.replace("nodes = 4", counts)
         order = order.replace("epoch_rounds = 5", "epoch_rounds = 20")
         order = order.replace("[verify]", "[verify]\nknown_answers = 2")
+        order = order.replace("absence_s = 20", "absence_s = 10")  # half of the court's evidence window
         (buyer.folder / "run.toml").write_text(order)
         for name in set(ROLES) - {LEAVER}:
             founder.gives(f"{name}.record", buyer, f"members/{name}.record")

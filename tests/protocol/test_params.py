@@ -80,6 +80,8 @@ def adapted(rank: int, **sizes: int) -> dict[str, Any]:
         (changed("audit", floor_ppm=1), changed("audit", floor_ppm=0), "floor must be above 0"),
         (changed("audit", floor_ppm=10**6), changed("audit", floor_ppm=10**6 + 1), "floor must be above 0"),
         (changed("audit", probation=1), changed("audit", probation=0), "at least one audit"),
+        (changed("audit", audit_rounds=1000), changed("audit", audit_rounds=1001), "audit_rounds is 1001"),
+        (changed("audit", dispute_rounds=1000), changed("audit", dispute_rounds=1001), "dispute_rounds is"),
         (changed("audit", takeover_rounds=1), changed("audit", takeover_rounds=0), "at least one round"),
         (changed("audit", audit_rounds=4), changed("audit", audit_rounds=3), "audit_rounds is 3"),
         (changed("audit", dispute_rounds=2), changed("audit", dispute_rounds=1), "dispute_rounds is 1"),

@@ -47,6 +47,7 @@ class FundingWatch:
         self._chain: Chain | None = None
         self._close_delay_s = 0
         self._block = -1  # the newest that we read
+        self._posted = 0  # epochs whose results were posted, from the first on; one may have fallen since
         self._last: Reading | str | None = None  # as logged
 
     async def run(self) -> None:
@@ -72,7 +73,7 @@ class FundingWatch:
         if final.block < self._block:
             return None
         self._block = final.block
-        reading = reading_of(self._me.spec, final, self._close_delay_s)
+        reading = reading_of(self._me.spec, final, self._close_delay_s, self._posted)
         self._log("escrow read", reading)
         report = FundingReport(
             run_id=self._me.run_id,
@@ -88,6 +89,7 @@ class FundingWatch:
             chain = open_chain(self._me)
             self._close_delay_s = chain.close_delay()
             self._chain = chain
+        self._posted = self._chain.posted_epochs(self._me.run_id, self._posted)
         return self._chain.final_escrow(self._me.run_id)
 
     def _log(self, event: str, found: Reading | str) -> None:

@@ -117,7 +117,7 @@ def test_after_a_rotation_orders_go_to_the_new_set_and_an_open_run_stays_with_it
     market.advance(1)
     for spec, run_id in ((old_spec, old_run), (new_spec, new_run)):
         final = market.bank.final_escrow(run_id)
-        assert reading_of(spec, final, market.bank.close_delay()).epochs == spec.epochs
+        assert reading_of(spec, final, market.bank.close_delay(), 0).epochs == spec.epochs
     with pytest.raises(ChainRefused, match="NotAMember"):
         settle(market, old_spec, old_run, ["nova", *VERIFIERS[1:3]])
     settle(market, old_spec, old_run, VERIFIERS[:3])

@@ -378,7 +378,8 @@ class Table:
             escrow=state,
             judges=judges,
         )
-        reading = reading_of(run.spec, seen, self.world.params.close_delay_s)
+        posted = self.bank.posted_epochs(run.run_id)
+        reading = reading_of(run.spec, seen, self.world.params.close_delay_s, posted)
         reports = (
             a_funding_report(
                 one, run_id=run.run_id, block=seen.block, epochs=reading.epochs, closing=reading.closing

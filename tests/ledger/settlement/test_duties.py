@@ -143,6 +143,12 @@ def test_a_result_that_nobody_can_have_computed_is_challenged_before_its_window_
     assert due(a_look(premature, now=late + 1, challenge_window_s=3)) == ()  # a local chain's
 
 
+def test_a_ripe_result_that_we_cannot_compute_now_is_not_challenged():
+    """A verifier whose disk is full would lose bond after bond to results that are right."""
+    unknown = a_view(0, PROPOSED, is_ripe=True, is_right=None)
+    assert due(a_look(unknown, now=unknown.state.until - 1)) == ()
+
+
 def test_a_juror_finds_a_result_wrong_that_its_manifests_do_not_reach_in_three_quarters_of_the_time():
     """Else a quorum could post epochs that a run which waits for money never trains, and ruin challengers."""
     changes = {"until": NOW + WINDOW_S, "jury": (OTHER, ME, ME), "is_right": None}
@@ -241,6 +247,25 @@ def test_a_case_that_lapses_before_the_patience_ends_is_left_to_nobody():
 
     assert due(look, patience_s=10) == (Execute(case_id=CASE),)
     assert due(look, patience_s=9.9) == ()
+
+
+def test_who_waited_once_posts_every_result_that_lacks():
+    look = a_look(a_view(0, NONE), a_view(1, NONE), escrow=an_escrow(closes_at=NOW + 1000))
+    watch, _ = step(Watch(patience_s=60), look)
+    watch, first = step(watch, replace(look, at_s=60.0))
+    posted = replace(look, epochs=(a_view(0, PROPOSED, is_right=True), a_view(1, NONE)))
+    watch, second = step(watch, replace(posted, at_s=61.0))
+    assert (first, second) == ((Propose(epoch=0),), (Propose(epoch=1),))
+
+    all_posted = replace(look, epochs=(a_view(0, PROPOSED, is_right=True),))
+    watch, _ = step(watch, replace(all_posted, at_s=62.0))
+    assert step(watch, replace(posted, at_s=63.0))[1] == ()
+
+
+def test_a_result_is_posted_at_once_where_the_escrow_closes_within_the_patience():
+    look = a_look(a_view(0, NONE), escrow=an_escrow(closes_at=NOW + 60))
+    assert due(look, patience_s=60) == (Propose(epoch=0),)
+    assert due(look, patience_s=59) == ()
 
 
 def test_patience_begins_anew_when_a_thing_was_not_wanted_in_between():

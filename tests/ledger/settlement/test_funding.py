@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import EscrowState, FinalEscrow
-from assay.ledger.settlement.funding import Reading, check_close_delay, closing_s, reading_of
+from assay.ledger.settlement.funding import UNPOSTED_MAX, Reading, check_close_delay, closing_s, reading_of
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Closing
+from assay.protocol.params import closing_rounds
+from assay.protocol.randomness.drand import QUICKNET, named_at, released_s
 from assay.testing.signed import a_spec
 from assay.testing.specs import a_rule
 
@@ -34,12 +36,15 @@ def an_escrow(**changes) -> EscrowState:
     return EscrowState(**{**whole, **changes})
 
 
+POSTED = 2**40  # as many results as nobody needs
+
+
 def final(now_s: int = 0, judges: tuple[str, ...] = JUDGES, **changes) -> FinalEscrow:
     return FinalEscrow(block=7, time_s=now_s, newest_s=now_s, escrow=an_escrow(**changes), judges=judges)
 
 
 def funded(now_s: int = 0, **changes) -> int:
-    return reading_of(SPEC, final(now_s, **changes), DELAY).epochs
+    return reading_of(SPEC, final(now_s, **changes), DELAY, POSTED).epochs
 
 
 def test_the_run_has_two_whole_epochs_and_a_shorter_one():
@@ -92,7 +97,7 @@ def test_where_nodes_may_train_more_an_epoch_is_funded_if_the_largest_steps_of_a
 
     def epochs(**changes) -> int:
         escrow = final(spec_hash=digest(sized), epoch_cap=3 * PRICE, **changes)
-        return reading_of(sized, escrow, DELAY).epochs
+        return reading_of(sized, escrow, DELAY, POSTED).epochs
 
     assert sized.epoch_price(0) == 3 * PRICE
     assert [epochs(budget=budget) for budget in (PRICE, 3 * PRICE - 1, 3 * PRICE, 9 * PRICE)] == [0, 0, 1, 3]
@@ -119,7 +124,7 @@ def test_the_epochs_funded_are_those_that_paying_one_after_another_gives(
             break
         left, epochs = left - spec.epoch_price(epoch), epoch + 1
 
-    assert reading_of(spec, escrow, DELAY).epochs == epochs
+    assert reading_of(spec, escrow, DELAY, POSTED).epochs == epochs
     assert spec.price == sum(map(spec.epoch_price, range(spec.epochs)))
 
 
@@ -130,14 +135,29 @@ def test_reading_an_escrow_takes_no_longer_for_more_epochs(price):
     whole = {"budget": 10**30, "epoch_cap": 10**30, "spec_hash": digest(spec)}
     begun = time.process_time()
 
-    assert reading_of(spec, final(epochs=epochs, **whole), DELAY).epochs == epochs
+    assert reading_of(spec, final(epochs=epochs, **whole), DELAY, POSTED).epochs == epochs
     assert spec.price == 2**60 * spec.epoch_price(0)
     assert time.process_time() - begun < 1.0
 
 
+@pytest.mark.parametrize("epoch_rounds", [1, 4, 1000])
+def test_training_waits_where_more_results_than_may_lack_are_not_posted(epoch_rounds: int):
+    money = replace(SPEC.money, epoch_rounds=epoch_rounds, price_per_mtoken=0)
+    spec = replace(SPEC, rounds=10**6, money=money)
+    whole = final(epochs=10**6, epoch_cap=10**30, spec_hash=digest(spec))
+    for posted in (0, 7):
+        funded = reading_of(spec, whole, DELAY, posted).epochs
+        began = funded * epoch_rounds  # the first round that waits
+        ripe = sum(spec.ordered.settled_at(epoch) < began for epoch in range(funded))
+        assert ripe - posted > UNPOSTED_MAX
+        ripe = sum(spec.ordered.settled_at(epoch) < began - 1 for epoch in range(funded))
+        assert ripe - posted <= UNPOSTED_MAX + 1
+        assert reading_of(spec, whole, DELAY, posted + 1).epochs == funded + 1
+
+
 def test_a_run_that_nobody_opened_is_not_funded_and_not_closing():
     nobodys = FinalEscrow(block=7, time_s=5, newest_s=5, escrow=None, judges=())
-    assert reading_of(SPEC, nobodys, DELAY) == Reading(epochs=0, closing=Closing.NO)
+    assert reading_of(SPEC, nobodys, DELAY, POSTED) == Reading(epochs=0, closing=Closing.NO)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +171,7 @@ def test_a_run_that_nobody_opened_is_not_funded_and_not_closing():
     ],
 )
 def test_a_run_is_closing_when_only_the_close_delay_is_left(closes_at, now_s, closing):
-    assert reading_of(SPEC, final(now_s, closes_at=closes_at), DELAY).closing is closing
+    assert reading_of(SPEC, final(now_s, closes_at=closes_at), DELAY, POSTED).closing is closing
 
 
 def test_an_epochs_price_is_what_it_costs_if_every_step_counts():
@@ -160,6 +180,16 @@ def test_an_epochs_price_is_what_it_costs_if_every_step_counts():
     assert sum(SPEC.epoch_price(e) for e in range(SPEC.epochs)) <= (
         SPEC.rounds * len(SPEC.nodes) * SPEC.tokens_per_step * SPEC.money.price_per_mtoken // 10**6
     )
+
+
+def test_rounds_that_wait_for_drand_last_as_long_as_it_takes():
+    timing = replace(SPEC.timing, collect_ms=100, iteration_ms=17_100)
+    drawn = replace(SPEC.audit, drand=QUICKNET)
+    rounds = closing_rounds(drawn, 3) + 1
+    now_s = begun_s = 1_800_000_000
+    for _ in range(rounds):
+        now_s = released_s(QUICKNET, named_at(QUICKNET, now_s))
+    assert closing_s(SPEC.audit, timing, 3, 10) < now_s - begun_s <= closing_s(drawn, timing, 3, 10)
 
 
 def test_a_run_that_closes_needs_its_closing_rounds_with_f_silent_leaders():

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from assay.chain.state import FinalEscrow
+from assay.ledger.settlement.funding import UNPOSTED_MAX
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Closing
 from assay.protocol.state_transition import advance
@@ -66,11 +67,32 @@ def test_a_top_up_is_reported():
 def test_a_reading_of_a_run_of_endless_epochs_holds_nobody_up():
     spec = replace(SPEC, rounds=2**40, money=replace(SPEC.money, epoch_rounds=1))
     watch, begun = a_watch(the_start(rounds=8), spec), time.process_time()
+    watch._posted = 2**32
 
     report = watch.due_report(final(budget=2**200, epochs=2**32 - 1, spec_hash=digest(spec)))
 
     assert report is not None and report.epochs == 2**32 - 1
     assert time.process_time() - begun < 1.0
+
+
+def test_an_epoch_is_funded_once_enough_results_before_it_are_posted():
+    """What is not posted when the escrow closes goes back to the buyer."""
+    spec = replace(SPEC, rounds=10**6, money=replace(SPEC.money, epoch_rounds=1, price_per_mtoken=0))
+    escrow, posted = final(epochs=10**6, spec_hash=digest(spec)), [5]
+    watch = a_watch(the_start(rounds=8), spec)
+    chain: Any = SimpleNamespace(
+        final_escrow=lambda _run: escrow, posted_epochs=lambda _run, known: max(known, posted.pop())
+    )
+    watch._chain = chain
+
+    first = watch.due_report(watch._read())
+    posted.append(9)
+    second = watch.due_report(watch._read())
+    posted.append(2)  # an endpoint that lags, or a result that fell
+    third = watch.due_report(watch._read())
+    assert first is not None and second is not None and third is not None
+    assert second.epochs == third.epochs == first.epochs + 4
+    assert first.epochs == 5 + spec.closing_rounds + 1 + UNPOSTED_MAX
 
 
 def test_an_endpoint_that_goes_back_is_not_followed():
