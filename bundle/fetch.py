@@ -116,7 +116,8 @@ def fetch(
         part: How much of it.
         openings: Whether with the openings of drawn steps, of a small model more than all the rest.
         run_id: The run that is expected; None takes the one that the first source has.
-        bytes_max: The fetch ends before it has received more; each source may send an equal share of it.
+        bytes_max: The fetch ends before it has received more; each source may send an equal share of it, and
+            what is left of others' from which no file came, once a file can be had in no other way.
         on_progress: Called after each file.
         on_slow: Told of each source that sends too slowly, or has sent its share: the next one is asked then.
         is_public: Whether strangers named the sources, so that none may lead into the reader's own network.
@@ -126,7 +127,7 @@ def fetch(
         IntegrityError: no source has an index that the run's buyer signed, or a file that it lists.
         Unavailable: a source does not answer, and no other has the file.
     """
-    client = Client(sources, bytes_max, on_slow=on_slow, is_public=is_public)
+    client = Client(sources, bytes_max, on_slow=on_slow, is_public=is_public, gives_back=True)
     text, spec = find_index(client, run_id)
     index, found_id = read_index(text), run_id_of(spec)
     folder = folder or Path("runs") / found_id.hex()[:16]
@@ -178,7 +179,7 @@ def find_index(client: Client, run_id: Digest | None) -> tuple[bytes, RunSpec]:
         ConfigError: all have sent their shares.
     """
     faults: list[str] = []
-    for source in client.sources:
+    for source in client.in_turn():
         try:
             text = client.small(source, INDEX, INDEX_BYTES_MAX)
             index, body = read_index(text), client.small(source, SPEC, SPEC_BYTES_MAX)
@@ -216,6 +217,7 @@ class Client:
         on_slow: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         is_public: bool = False,
+        gives_back: bool = False,
     ) -> None:
         """Nothing is asked for yet.
 
@@ -225,15 +227,41 @@ class Client:
             on_slow: Told of each source that sends too slowly, or has sent its share, in a line.
             clock: Seconds.
             is_public: See `fetch`.
+            gives_back: Whether what no source has ends the fetch: a source may lack it for now otherwise.
 
         Raises:
             ConfigError: a source is no address.
         """
         self.sources, self.received = list(dict.fromkeys(map(_address, sources))), 0
         self._bytes_max, self._lock, self._local = bytes_max, Lock(), local()
-        self._left = {one: bytes_max // len(self.sources) for one in self.sources}  # of each one's share
-        self._answered: set[str] = set()
-        self._on_slow, self._clock, self._is_public = on_slow, clock, is_public
+        self._share = dict.fromkeys(self.sources, bytes_max // len(self.sources))
+        self._sent = dict.fromkeys(self.sources, 0)
+        self._answered, self._useful = set[str](), set[str]()
+        self._on_slow, self._clock, self._is_public, self._gives_back = on_slow, clock, is_public, gives_back
+
+    def in_turn(self) -> Iterator[str]:
+        """The sources in the order of asking; then again those whose share has grown since then."""
+        turn = self.sources
+        while turn:
+            shares = self._share.copy()
+            yield from turn
+            self._give_back()
+            turn = [one for one in turn if self._share[one] > shares[one]]
+
+    def _give_back(self) -> None:
+        """What is left to sources from which no file came goes to those that have sent their share."""
+        with self._lock:
+            spent = [one for one in self.sources if self._is_spent(one)]
+            if not self._gives_back or not spent:
+                return
+            idle = [one for one in self.sources if one not in self._useful and one not in spent]
+            left = sum(self._share[one] - self._sent[one] for one in idle)
+            self._share |= {one: self._sent[one] for one in idle}
+            self._share |= {one: self._share[one] + left // len(spent) for one in spent}
+            self.sources = [one for one in self.sources if one not in idle]
+
+    def _is_spent(self, source: str) -> bool:
+        return self._sent[source] > self._share[source]
 
     def small(self, source: str, name: str, bytes_max: int) -> bytes:
         """A whole file from one source.
@@ -278,7 +306,7 @@ class Client:
         for one in (path.parent, folder / PARTIAL):
             one.mkdir(parents=True, exist_ok=True)
         partial = folder / PARTIAL / hashlib.sha256(name.encode()).hexdigest()
-        for source in self.sources:
+        for source in self.in_turn():
             try:
                 has_begun = True
                 while has_begun:  # what was there may be another source's lie: then all of it from this one
@@ -286,6 +314,7 @@ class Client:
                     self._append(source, name, partial, size_max)
                     if is_right(partial):
                         partial.replace(path)
+                        self._useful.add(source)
                         return
                     partial.unlink()
                 faults.append(IntegrityError(f"{name}: {source} has another file than the run's"))
@@ -295,13 +324,19 @@ class Client:
 
     def fault(self, faults: Sequence[AssayError]) -> AssayError:
         """What it means that no source had a file: an error of each, in the order of asking."""
-        return next((one for one in faults if isinstance(one, IntegrityError)), self.spent() or faults[-1])
+        lies = (one for one in faults if isinstance(one, IntegrityError))
+        spent = (one for one in faults if isinstance(one, _ShareSent))
+        return next(lies, self.spent() or next(spent, faults[-1]))
 
     def spent(self) -> ConfigError | None:
-        """An error if all sources that ever answered have sent their shares."""
-        spent = {one for one, left in self._left.items() if left < 0}
-        if not spent or self._answered - spent:
+        """An error if all sources that ever answered, and are still asked, have sent their shares."""
+        answered = self._answered.intersection(self.sources)
+        if not answered or not all(map(self._is_spent, answered)):
             return None
+        if len(answered) < len(self.sources):
+            return ConfigError(
+                f"all that answered have sent their shares of {self._bytes_max} bytes: see --most"
+            )
         return ConfigError(f"more than {self._bytes_max} bytes are needed: see --most")
 
     def _append(self, source: str, name: str, partial: Path, size_max: int | None) -> None:
@@ -363,21 +398,24 @@ class Client:
             Unavailable: they are more than was left of it.
         """
         with self._lock:
-            was_left = self._left[source] >= 0
+            was_spent = self._is_spent(source)
             self.received += size
-            self._left[source] -= size
-            if self._left[source] >= 0:
+            self._sent[source] += size
+            if not self._is_spent(source):
                 return
-        share = self._bytes_max // len(self._left)
-        line = f"{source}: has sent its share of {share} bytes, see --most"
-        if was_left and any(left >= 0 for left in self._left.values()):  # another one is asked
+        line = f"{source}: has sent its share of {self._share[source]} bytes, see --most"
+        if not was_spent and not all(map(self._is_spent, self.sources)):  # another one is asked
             self._on_slow(line)
-        raise Unavailable(line)
+        raise _ShareSent(line)
 
     def _ask_last(self, source: str) -> None:
         """Have a slow source asked when no other has a file, and not before each."""
         with self._lock:
             self.sources = [*(one for one in self.sources if one != source), source]
+
+
+class _ShareSent(Unavailable):
+    """A source is asked for more than its share."""
 
 
 def _address(source: str) -> str:

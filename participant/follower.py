@@ -165,34 +165,48 @@ class Follower:
         await trio.sleep_forever()
 
     async def catch_up(self, host: Host, peers: Sequence[PeerId]) -> None:
-        """Query peers in turns, in random order, until the chain has not grown while one answered.
+        """Query peers in turns, in random order, until none has news; the first without any is believed.
 
         One that is slow delays the next by a second, by two if that one is slow as well, and so on, and has
         its next turn only after its answer: it may send one manifest at a time, just before it is given up.
+        One without news may lie, or be as far behind, while another's answer is on its way: it has its next
+        turn after a while. Answers are awaited until over two thirds have no news: not all of these are liars
+        or behind, as a third lies at most, and over two thirds have signed each manifest.
         """
         willing = [peer for peer in peers if peer in host.connected()]
         random.shuffle(willing)
-        patience_s = PROMPT_S
+        first, peer_count = self.run_state.round, len(willing)
+        awaited, fruitless = set[PeerId](), set[PeerId]()
         async with trio.open_nursery() as nursery:
 
             async def turn(peer: PeerId) -> None:
-                before = self.run_state.round
+                before, has_answered = self.run_state.round, False
                 try:
                     await self.ask(host, peer)
-                    willing.append(peer)
-                    if self.run_state.round == before:
-                        nursery.cancel_scope.cancel()
+                    has_answered = True
                 except (PeerFault, MalformedMessage, Unavailable) as error:
                     log.info("manifests not fetched", extra={"peer": peer.hex()[:8], "reason": str(error)})
+                awaited.remove(peer)
+                if self.run_state.round > before:
+                    fruitless.clear()
+                elif has_answered:
+                    fruitless.add(peer)
+                    is_last = not awaited and (not willing or self.run_state.round == first)
+                    if is_last or 3 * len(fruitless) > 2 * peer_count:
+                        nursery.cancel_scope.cancel()
                 answered.set()
+                if has_answered:
+                    if peer in fruitless:
+                        await trio.sleep(POLL_S)
+                    willing.append(peer)
 
             while willing or nursery.child_tasks:
                 answered = trio.Event()
                 if willing:
-                    nursery.start_soon(turn, willing.pop(0))
-                with trio.move_on_after(patience_s):
+                    awaited.add(peer := willing.pop(0))
+                    nursery.start_soon(turn, peer)
+                with trio.move_on_after(PROMPT_S * 2 ** len(awaited) / 2):
                     await answered.wait()
-                patience_s = PROMPT_S if answered.is_set() else 2 * patience_s
 
 
 async def fetch_blob(

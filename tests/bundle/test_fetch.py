@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.bundle.fetch import PARTIAL, PIECE_BYTES, SPEC, Part, Progress, fetch
+from assay.bundle.fetch import PARTIAL, PIECE_BYTES, SPEC, Client, Part, Progress, fetch
 from assay.bundle.proof import proof_lines, verify_proof
 from assay.bundle.read import read
 from assay.bundle.verify import verify
@@ -214,6 +214,58 @@ def test_a_source_that_never_answered_is_not_waited_for_once_all_others_have_sen
 
     with refused(ConfigError, "more than 8000000 bytes"):
         fetch([liar.url, gone], tmp_path, part=Part.PROOF, bytes_max=8_000_000)
+
+
+@pytest.mark.parametrize("is_up", [False, True], ids=["down", "lacks all"])
+def test_sources_that_have_nothing_leave_their_shares_to_the_one_that_has_all(
+    is_up: bool, run: Path, serve: Serve, tmp_path: Path
+) -> None:
+    needed = fetch([serve().url], tmp_path / "one", part=Part.PROOF).bytes_fetched
+    others = [serve(tmp_path / "none").url if is_up else f"http://127.0.0.1:9/{at}" for at in range(5)]
+
+    fetched = fetch([serve().url, *others], tmp_path / "two", part=Part.PROOF, bytes_max=2 * needed)
+
+    assert read(tmp_path / "two").run_id == read(run).run_id
+    assert fetched.bytes_fetched <= 2 * needed
+    with refused(ConfigError, f"more than {needed // 2} bytes"):
+        fetch([serve().url, *others], tmp_path / "three", part=Part.PROOF, bytes_max=needed // 2)
+
+
+def test_a_source_from_which_a_file_came_keeps_its_share_and_one_that_sent_its_own_is_named(
+    serve: Serve, tmp_path: Path
+) -> None:
+    liar, honest = serve(tmp_path), serve(tmp_path)
+    liar.bodies |= {"a": None, "b": bytes(10_000_000), "c": None}
+    honest.bodies |= {"a": b"a", "b": None, "c": bytes(3_000_000)}
+    client = Client([liar.url, honest.url], 8_000_000, gives_back=True)
+    client.file("a", lambda path: path.read_bytes() == b"a", tmp_path)
+
+    with refused(Unavailable, liar.url, "has sent its share of 4000000 bytes"):
+        client.file("b", lambda path: False, tmp_path)
+
+    assert client.received <= 4_000_000 + 1 + PIECE_BYTES
+    client.file("c", lambda path: path.stat().st_size == 3_000_000, tmp_path)
+
+
+def test_what_a_source_lacks_for_now_does_not_take_its_share(serve: Serve, tmp_path: Path) -> None:
+    liar, honest = serve(tmp_path), serve(tmp_path)
+    liar.bodies["a"], honest.bodies["a"] = bytes(10_000_000), None
+    client = Client([liar.url, honest.url, "http://127.0.0.1:9/"], 9_000_000)
+    with refused(Unavailable, "has sent its share of 3000000 bytes"):
+        client.file("a", lambda path: path.read_bytes() == b"a", tmp_path)
+
+    honest.bodies["a"] = b"a"
+
+    client.file("a", lambda path: path.read_bytes() == b"a", tmp_path)
+
+
+def test_that_more_is_needed_is_not_said_while_a_source_is_down(serve: Serve, tmp_path: Path) -> None:
+    liar = serve(tmp_path)
+    liar.bodies["a"] = bytes(10_000_000)
+    client = Client([liar.url, "http://127.0.0.1:9/"], 8_000_000)
+
+    with refused(ConfigError, "all that answered have sent their shares of 8000000 bytes"):
+        client.file("a", lambda path: False, tmp_path)
 
 
 def test_a_source_that_is_named_twice_has_one_share(run: Path, serve: Serve, tmp_path: Path) -> None:

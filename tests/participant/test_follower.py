@@ -171,19 +171,21 @@ def test_a_manifest_that_nobody_else_has_makes_nobody_ask_without_pause(store):
 
 
 class Chain:
-    """A host whose peers have the whole chain, and answer late, some of them with one link at a time."""
+    """A host whose peers have the whole chain, and answer late; some send one link at a time, some none."""
 
-    def __init__(self, links, late_s, drips=()):
-        self.links, self.late_s, self.drips = links, late_s, drips
+    def __init__(self, links, late_s, drips=(), behind=()):
+        self.links, self.late_s, self.drips, self.behind = links, late_s, drips, behind
+        self.asked = []
 
     def connected(self):
         return list(self.late_s)
 
     async def request(self, peer, _method, body, *, timeout_s):
         assert self.late_s[peer] < timeout_s
+        self.asked.append(peer)
         await trio.sleep(self.late_s[peer])
         first = decode(StepRequest, body).number
-        most = 1 if peer in self.drips else 2
+        most = 0 if peer in self.behind else 1 if peer in self.drips else 2
         return encode(ManifestRange(links=tuple(self.links[first : first + most])))
 
 
@@ -211,6 +213,27 @@ def test_over_a_slow_line_manifests_come_as_well(store):
     seconds_to_catch_up(one, Chain(links, dict.fromkeys(map(peer, VERIFIERS), 15.0)))
 
     assert one.run_state.round == 8
+
+
+@pytest.mark.parametrize("others_behind", [0, 1])
+def test_peers_without_news_do_not_end_the_wait_for_an_answer_on_its_way(store, monkeypatch, others_behind):
+    """A liar answers at once that there is nothing; an honest peer may be as far behind as we are."""
+    one, links = a_follower(store), a_chain(a_history(), 8)
+    honest, walt, *others = map(peer, (VERIFIERS[0], "walt", *VERIFIERS[1:3]))
+    monkeypatch.setattr("random.shuffle", lambda peers: None)
+    behind = {walt, *others[:others_behind]}
+    late_s = {honest: 7.0, walt: 0.05} | {one: 0.05 if one in behind else 7.0 for one in others}
+
+    assert seconds_to_catch_up(one, Chain(links, late_s, behind=behind)) <= 40
+    assert one.run_state.round == 8
+
+
+def test_whoever_misses_nothing_asks_one_peer(store):
+    one, host = a_follower(store), Chain([], dict.fromkeys(map(peer, VERIFIERS), 0.1))
+
+    seconds_to_catch_up(one, host)
+
+    assert len(host.asked) == 1
 
 
 def test_links_are_served_from_a_round_on(store):
