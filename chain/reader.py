@@ -125,7 +125,7 @@ class ChainReader:
             raise ConfigError(f"wrong chain: id {chain_id}, {self.deployment.chain_id} expected")
         for name in CONTRACTS:
             where = self.deployment.address(name)
-            code = bytes(self._rpc.read("check chain", lambda where=where: eth.get_code(where)))  # type: ignore[misc]
+            code = self._rpc.read("check chain", lambda where=where: bytes(eth.get_code(where)))  # type: ignore[misc]
             if not code:
                 raise ConfigError(f"wrong chain: no {name} at {where}")
             if name not in OWN_CODE:
@@ -153,18 +153,14 @@ class ChainReader:
             ConfigError: a contract was made by other code, or by no transaction of those blocks.
             Unavailable: the endpoint is gone, or has not these blocks' transactions.
         """
-        eth, first = self._rpc.web3.eth, self.deployment.block
+        first = self.deployment.block
         missing = {self.deployment.address(name): name for name in OWN_CODE}
         last = min(self.block_number(), first + CREATED_WITHIN)
         for number in range(first, last + 1):
-            block = self._rpc.read("check chain", lambda at=number: eth.get_block(BlockNumber(at), True))  # type: ignore[misc]
-            for sent in block["transactions"]:
-                if sent.get("to") is not None:
-                    continue
-                where = created_address(sent["from"], sent["nonce"])
+            for where, code in self._rpc.read("check chain", lambda at=number: self._created(at)):  # type: ignore[misc]
                 if (name := missing.pop(where, None)) is None:
                     continue
-                if not bytes(sent["input"]).startswith(bytes.fromhex(artefact(name)["bytecode"][2:])):
+                if not code.startswith(bytes.fromhex(artefact(name)["bytecode"][2:])):
                     raise ConfigError(f"{name} at {where} was made by other code: send it no transactions")
             if not missing:
                 return
@@ -173,6 +169,15 @@ class ChainReader:
         raise ConfigError(
             f"{name} at {where} was made by no transaction of {within}: send it no transactions"
         )
+
+    def _created(self, number: int) -> list[tuple[Address, bytes]]:
+        """Where a block's transactions make contracts, and by which code."""
+        block: Any = self._rpc.web3.eth.get_block(BlockNumber(number), True)
+        return [
+            (created_address(sent["from"], whole(sent["nonce"])), bytes(sent["input"]))
+            for sent in block["transactions"]
+            if sent.get("to") is None
+        ]
 
     def code_hash(self, contract: str) -> bytes:
         """The keccak-256 of a contract's code on chain, immutables included."""

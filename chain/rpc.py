@@ -32,7 +32,7 @@ from web3.exceptions import ContractLogicError, TransactionNotFound, Web3Excepti
 from web3.types import RPCResponse
 
 from assay.chain.addresses import CONTRACTS
-from assay.chain.signing.fees import LATE_BLOCKS, Pending, Stuck, first_fees, nothing, raised_fees
+from assay.chain.signing.fees import LATE_BLOCKS, REFUSED_S, Pending, Stuck, first_fees, nothing, raised_fees
 from assay.chain.signing.signer import KeyHere, Signer
 from assay.chain.signing.unsigned import FileSigner
 from assay.chain.statements import Address
@@ -312,38 +312,46 @@ class Rpc:
             return
         try:
             next_nonce, (base_fee, block) = self._nonce(action, "latest"), self._newest(action)
-            for nonce, one in sorted(self._pending.items()):
-                if nonce >= next_nonce:
-                    if one.since_block < 0 or nonce > next_nonce:
-                        one.since_block = block
-                    is_late = block >= one.since_block + LATE_BLOCKS
-                    self._raise(action, one, raised_fees(one, base_fee, is_late=is_late))
-                elif len(one.hashes) == 1:  # whoever asks for its receipt needs no other hash
-                    self._pending.pop(nonce, None)
-            if next_nonce in self._pending or next_nonce > max(self._pending, default=-1):
-                self._stuck = None
-            elif self._stuck is None or self._stuck.nonce != next_nonce:
-                self._stuck = Stuck(nonce=next_nonce, since_s=time.monotonic(), block=block)
-            elif self._stuck.is_over(time.monotonic(), block):
-                self._stuck = None
-                self._cancel(action, next_nonce, base_fee)
+            try:
+                for nonce, one in sorted(self._pending.items()):
+                    if nonce >= next_nonce:
+                        if one.since_block < 0 or nonce > next_nonce:
+                            one.since_block = block
+                        is_late = block >= one.since_block + LATE_BLOCKS
+                        self._raise(action, one, raised_fees(one, base_fee, is_late=is_late))
+                    elif len(one.hashes) == 1:  # whoever asks for its receipt needs no other hash
+                        self._pending.pop(nonce, None)
+            finally:  # a refused raise holds nobody up
+                self._clear(action, next_nonce, base_fee, block)
         finally:
             self._lock.release()
 
+    def _clear(self, action: str, next_nonce: int, base_fee: int, block: int) -> None:
+        """Cancels what has the account's next nonce, once it has had it for long enough."""
+        ours = self._pending.get(next_nonce)
+        if next_nonce > max(self._pending, default=-1) or (ours is not None and not ours.is_given_up):
+            self._stuck = None
+        elif self._stuck is None or self._stuck.nonce != next_nonce:
+            self._stuck = Stuck(nonce=next_nonce, since_s=time.monotonic(), block=block)
+        elif self._stuck.is_over(time.monotonic(), block):
+            self._stuck = None
+            self._cancel(action, next_nonce, base_fee)
+
     def _raise(self, action: str, one: Pending, fees: Mapping[str, int] | None) -> None:
         """Sends the same call with the same nonce again, with these fees, if it needs any."""
-        if fees is None:
+        if fees is None or time.monotonic() < one.retry_s:
             return
+        one.retry_s = time.monotonic() + REFUSED_S  # unless it is taken
         fields = {**one.fields, **fees}
         raw, tx_hash = self._sign(action, fields)
         one.hashes.append(tx_hash)  # first: an endpoint that is lost now may have it
-        one.raised += 1
         with suppress(_NonceTaken):  # mined meanwhile, or there already
             self._offer(action, raw)
-        one.fields, one.since_block = fields, -1
+        one.raised += 1
+        one.fields, one.since_block, one.retry_s = fields, -1, 0.0
 
     def _cancel(self, action: str, nonce: int, base_fee: int) -> None:
-        """Uses a nonce for nothing, in place of a transaction of another process that nobody mines.
+        """Uses a nonce for nothing, in place of a transaction that nobody mines.
 
         Not for the call that waits: that one was sent with a nonce already, and could be mined twice.
         """

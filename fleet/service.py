@@ -30,7 +30,7 @@ from assay.fleet.speed import kept_flop_per_s
 from assay.participant.checks import check_port
 from assay.participant.directory.find import announced_run
 from assay.participant.directory.listing import Known
-from assay.participant.files.invitation import check_network, read_invitation
+from assay.participant.files.invitation import read_invitation
 from assay.participant.keys.keyring import STRONG, load_keys
 from assay.participant.keys.private_files import make_private_folder
 from assay.participant.market.standing import announce_offer, last_offer, says_the_same
@@ -106,7 +106,7 @@ class Fleet:
             wait_s = float(self._config.look_s)
             try:
                 if not is_checked:
-                    await trio.to_thread.run_sync(check_network, self._invitation, self._chain)
+                    await trio.to_thread.run_sync(self._chain.check_deployment)
                     is_checked = True
                 view, now = await trio.to_thread.run_sync(
                     self._look,

@@ -60,7 +60,8 @@ def check_participant(config: Config, file: Path, *, is_running: bool = False) -
         config: The configuration.
         file: Where it is, named in the mends.
         is_running: Its own process asks. It has the port and the memory, and follows the run's escrow
-            itself, past its end: these three are left out.
+            itself, past its end: these three are left out, and so are the blocks of the network's founding,
+            which no endpoint has to keep.
 
     Raises:
         ConfigError: the keys cannot be opened, or the chain has not the invitation's network.
@@ -68,7 +69,10 @@ def check_participant(config: Config, file: Path, *, is_running: bool = False) -
     """
     keys, invitation = load_keys(config.keys, config.password), read_invitation(config.network)
     chain = Chain(config.rpc_url, invitation.deployment, keys.signer)
-    check_network(invitation, chain)
+    if is_running:
+        chain.check_deployment()
+    else:
+        check_network(invitation, chain)
     yield Check(
         name="network", fault=None, found=f"{invitation.name}, chain {invitation.chain_id}, {config.rpc_url}"
     )

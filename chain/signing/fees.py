@@ -16,8 +16,10 @@ PRIORITY_FEE_WEI = 10**9
 RAISES_MAX = 8  # of one transaction's fees
 # Blocks that leave out an account's next transaction, although it pays their base fee: its tip is too low.
 LATE_BLOCKS = 3
-# For so long and so many blocks the account's next transaction, where it is another process's, may not be
-# mined before one that does nothing takes its place: long enough for that process to raise its fees itself.
+# Until fees that the signer or the endpoint refused are tried again: a person may have to decline each.
+REFUSED_S = 60.0
+# For so long and so many blocks the account's next transaction, where this process cannot raise its fees, may
+# not be mined before one that does nothing takes its place: long enough for another to raise them itself.
 STUCK_S, STUCK_BLOCKS = 600.0, 3
 
 
@@ -27,13 +29,19 @@ class Pending:
 
     fields: dict[str, Any]  # as signed last
     hashes: list[bytes]  # of everything that was sent with this nonce; one at most is mined
-    raised: int = 0  # times, or tried to
+    raised: int = 0  # times
+    retry_s: float = 0.0  # when to raise again what was refused, on the monotonic clock; 0: nothing was
     since_block: int = -1  # the newest when it was first waited for as it is; -1: not yet
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether its fees were raised as often as they may be, or the last raise was refused."""
+        return self.raised >= RAISES_MAX or self.retry_s > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """The account's next nonce where another process's transaction has it, and when we saw that first."""
+    """The account's next nonce where another process's transaction has it, or one given up; since when."""
 
     nonce: int
     since_s: float

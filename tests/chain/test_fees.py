@@ -264,6 +264,76 @@ def test_what_another_process_left_is_replaced_whatever_it_had_raised_its_fees_t
     assert geth.paid() == [ME, PAYEES[1]]
 
 
+def test_raises_that_an_account_could_not_pay_are_made_once_it_can(
+    geth: Geth, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rpc, "REFUSED_S", 0.01)
+    client = refused(geth)
+    geth.most_fee = 10**30
+
+    pay(client, PAYEES[1])
+
+    assert geth.paid() == PAYEES[:2]
+
+
+def test_what_cannot_be_raised_is_replaced_by_nothing_and_its_account_open(
+    geth: Geth, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fees, "STUCK_S", 0.5)
+    client = refused(geth)
+    geth.most_fee = 10**30  # the refused raise is not tried again before a minute has passed
+
+    pay(client, PAYEES[1])
+    pay(client, PAYEES[2])
+
+    assert geth.paid() == [ME, *PAYEES[1:3]]
+
+
+def test_what_was_raised_as_often_as_it_may_be_is_replaced_by_nothing(
+    geth: Geth, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fees, "STUCK_S", 0.5)
+    geth.least_tip = 2 * PRIORITY_FEE_WEI
+    client = a_client(geth)
+    pay(client, PAYEES[0], wait=False)
+    client._pending[0].raised = RAISES_MAX
+
+    pay(client, PAYEES[1])
+
+    assert geth.paid() == [ME, PAYEES[1]]
+
+
+def test_a_signer_that_declines_a_higher_fee_is_not_asked_at_every_look(
+    geth: Geth, monkeypatch: pytest.MonkeyPatch
+):
+    geth.is_mining = False
+    client, asked = a_client(geth, 1.0), []
+    sent = pay(client, PAYEES[0], wait=False)
+    geth.base_fee, geth.is_mining = 5 * geth.base_fee, True
+
+    def declines(*_: object) -> Any:
+        asked.append(1)
+        raise Unavailable("pay: the signer declined")
+
+    monkeypatch.setattr(client, "_sign", declines)
+    with pytest.raises(Unavailable, match=r"not mined within 1 s; a higher fee: .* declined"):
+        client.settled("pay", sent)
+
+    assert len(asked) == 1
+
+
+def refused(geth: Geth) -> Rpc:
+    """A client that waited for a transaction whose fees the account could not pay any more."""
+    geth.is_mining, geth.most_fee = False, 50 * GWEI
+    client = a_client(geth, 2.0)
+    sent = pay(client, PAYEES[0], wait=False)
+    geth.base_fee, geth.is_mining = 5 * geth.base_fee, True
+    with pytest.raises(Unavailable, match="InsufficientFunds"):
+        client.settled("pay", sent)
+    client._receipt_s_max = 20.0
+    return client
+
+
 def test_another_process_keeps_its_place_while_no_blocks_come(geth: Geth, monkeypatch: pytest.MonkeyPatch):
     stuck(monkeypatch, geth)
     geth.is_mining = False

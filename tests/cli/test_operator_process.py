@@ -22,7 +22,9 @@ from assay.fleet.config import STATE, FleetConfig, read_state
 from assay.fleet.plan import Stage
 from assay.fleet.service import Fleet
 from assay.node.seat import LEAVE
+from assay.participant.checks import check_participant
 from assay.participant.files.record import OWN_RECORD, Role, write_record
+from assay.participant.health import checks_of
 from assay.participant.keys.keyring import QUICK
 from assay.participant.market.offer import OFFER_SLOT
 from assay.participant.market.standing import read_standing
@@ -148,6 +150,25 @@ def test_a_process_that_was_killed_before_the_lot_was_locked_locks_it_once(
     last = placed.bank.block_number()
     assert len(placed.bank.lots_locked({placed.run_id}, 0, last)) == 1 + 3  # ours, and the named nodes'
     assert len(read_state(config.folder).takes) == 1
+
+
+def test_a_process_starts_where_the_blocks_that_the_network_was_founded_in_are_gone(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    program(NODE)
+
+    def gone(*_: object) -> None:
+        raise Unavailable("pruned history unavailable")
+
+    monkeypatch.setattr(ChainReader, "check_created", gone)
+    monkeypatch.setattr(ChainReader, "block_hash", gone)
+    served(Fleet(config), lambda: has_seat(config))
+    checks_of(config.base)  # nor does a process's look at itself need them
+    with pytest.raises(Unavailable, match="pruned history"):
+        list(check_participant(config.base, config.folder))
 
 
 def test_a_look_that_raises_an_error_ends_neither_the_process_nor_its_nodes(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -49,6 +50,9 @@ from assay.verifier.service.accusations import has_shown_list, is_honest
 from assay.verifier.service.appeals import Appeals
 from assay.verifier.service.driver import EVIDENCE
 
+if TYPE_CHECKING:
+    from assay.chain.client import Chain
+
 log = logging.getLogger(__name__)
 TAKEOVER_S = 20.0  # each later accuser waits this much longer for the earlier ones to open the case
 RETRY_S = 2.0
@@ -67,6 +71,7 @@ class ChainDuties:
         self._trained_on: Digest | None = None  # a manifest may be large, and does not change
         self._set_version: int | None = None  # of the verifier set that the run was opened with
         self._discharges: dict[PeerId, bytes] = {}  # signatures: asked for again, they cost nothing
+        self._chain: Chain | None = None
         self._host: Host
         self.handlers: Mapping[str, Handler] = {
             "sign-result": self._sign_result,
@@ -262,6 +267,11 @@ class ChainDuties:
 
     # ---- prosecution ----
 
+    def _sender(self) -> Chain:
+        """The client of every try: it knows what it sent before, and how long that has waited."""
+        self._chain = self._chain or open_chain(self._me)
+        return self._chain
+
     async def _report_contradictions(self) -> None:
         """Report every contradiction of commits to the slash court; the pair alone is proof."""
         done: set[str] = set()
@@ -277,7 +287,7 @@ class ChainDuties:
             found = decode(Contradiction, body)
             both = (found.first, found.second)
             pair = [(commit_statement(self._me.spec, one.commit), one.statement) for one in both]
-            chain = await trio.to_thread.run_sync(open_chain, self._me)
+            chain = await trio.to_thread.run_sync(self._sender)
             await trio.to_thread.run_sync(chain.report_equivocation, *pair[0], *pair[1])
         except AssayError as error:
             log.warning("report not accepted yet", extra={"reason": str(error)})
@@ -291,7 +301,7 @@ class ChainDuties:
         fields = {"offender": slash_order.offender, "round": int(request.round)}
         while True:
             try:
-                chain = await trio.to_thread.run_sync(open_chain, self._me)
+                chain = await trio.to_thread.run_sync(self._sender)
                 if await trio.to_thread.run_sync(chain.is_punished, slash_order.offence_id):
                     return
                 if await trio.to_thread.run_sync(chain.is_beyond_cap, slash_order):

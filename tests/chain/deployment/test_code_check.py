@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from assay.chain.client import Chain
 from assay.chain.deployment.code_check import LINKS, OWN_CODE, check_code, links_of
 from assay.chain.deployment.deploy import deploy
 from assay.chain.rpc import Rpc, artefact
-from assay.protocol.errors import ConfigError
+from assay.protocol.errors import ConfigError, Unavailable
 from tests.contracts.chain_world import World
 
 
@@ -83,6 +84,26 @@ def test_contracts_that_other_code_than_their_constructors_made_are_refused(worl
 
     with pytest.raises(ConfigError, match=r"^Directory at 0x\w+ was made by other code"):
         Chain(world.rpc_url, lent).check_created()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"transactions": None},
+        {"transactions": [bytes(32)]},
+        {"transactions": [{"to": None}]},
+        {"transactions": [{"from": "0x" + "11" * 20, "nonce": -1, "to": None, "input": b""}]},
+    ],
+)
+def test_an_endpoint_that_makes_up_blocks_of_transactions_is_as_one_that_does_not_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]
+):
+    chain = Chain(world.rpc_url, world.deployment)
+    monkeypatch.setattr(chain._rpc.web3.eth, "get_block", lambda *_: said)
+
+    with pytest.raises(Unavailable, match=r"check chain: .* malformed answer"):
+        chain.check_created()
 
 
 def test_contracts_that_no_transaction_after_the_deployments_block_made_are_refused(world: World):

@@ -170,10 +170,11 @@ def test_a_ruling_is_signed_once_our_own_chain_upholds_the_fault(me):
 
 
 def test_a_case_is_opened_with_the_signatures_of_a_quorum_and_ours_is_among_them(me, monkeypatch):
+    """By one client, however often it is tried: only that one knows what it sent before."""
     follower = followed(me, links_that_convict())
     audit = next(a for a in follower.run_state.audits.values() if a.ruling is AuditStatus.CONFIRMED)
     ruling = slash_order_of(me.spec, RUN_ID, audit, a_member("mallory").account)
-    message, opened = me.deployment.digest(ruling), []
+    message, opened, clients = me.deployment.digest(ruling), [], []
 
     class Others:
         async def request(self, verifier, method, _body, *, timeout_s):
@@ -182,11 +183,19 @@ def test_a_case_is_opened_with_the_signatures_of_a_quorum_and_ours_is_among_them
                 raise Unavailable("away")
             return sign_digest(message, a_hot_key(name_of(verifier)))
 
-    chain = SimpleNamespace(
-        is_punished=lambda _: False, is_beyond_cap=lambda _: False,
-        open_case=lambda *given: opened.append(given),
-    )  # fmt: skip
-    monkeypatch.setattr(duties_module, "open_chain", lambda _me: chain)
+    def open_case(*given):
+        opened.append(given)
+        if len(opened) == 1:
+            raise Unavailable("not mined within 60 s")
+
+    def open_chain(_me):
+        clients.append(
+            SimpleNamespace(is_punished=lambda _: False, is_beyond_cap=lambda _: False, open_case=open_case)
+        )
+        return clients[-1]
+
+    monkeypatch.setattr(duties_module, "RETRY_S", 0.0)
+    monkeypatch.setattr(duties_module, "open_chain", open_chain)
     monkeypatch.setattr(duties_module, "read_judges", lambda *_: named_judges(me.spec, 1))
     duties = ChainDuties(me, follower, PublicState())
     duties._host = Others()
@@ -194,7 +203,8 @@ def test_a_case_is_opened_with_the_signatures_of_a_quorum_and_ours_is_among_them
     request = decode(SlashOrderRequest, asking_to_rule(int(audit.round), GUILTY))
     trio.run(duties._prosecute, request, ruling, 0)
 
-    ((order, cert),) = opened
+    assert (len(opened), len(clients)) == (2, 1)
+    order, cert = opened[-1]
     assert order == ruling
     verify_certificate(message, cert, [evm_address(a_member(name).hot) for name in VERIFIERS])
     assert evm_address(a_member(ME).hot) in signers(message, cert)
