@@ -13,7 +13,7 @@ from pathlib import Path
 
 from assay.chain.penalties import CASE_PPM_MAX, check_absence, check_penalties
 from assay.chain.text.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S, span_text
-from assay.ledger.settlement.funding import check_close_delay
+from assay.ledger.settlement.funding import UNPOSTED_MAX, check_close_delay
 from assay.orders.amounts import DECIMALS, bytes_text, money_text, scaled, token_text
 from assay.orders.data.tokenise import OnBytes, collect_data, nobody
 from assay.orders.load import load_order
@@ -117,7 +117,7 @@ def check_order(path: Path | None, on_bytes: OnBytes = nobody) -> OrderReport:
         f"({block_bits(rule) * share / layout.parameters:.2f} bits per parameter), "
         f"at most {bytes_text(most)}",
         "work": f"{order.run.rounds:,} rounds of {order.least_nodes * order.tokens_per_step:,} tokens, "
-        f"{order.epochs:,} epochs",
+        + epoch_words(order),
         "sizes": size_words(order),
         "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed; "
         + opened_words(audit_spec(order), layout.blocks)
@@ -135,6 +135,17 @@ def check_order(path: Path | None, on_bytes: OnBytes = nobody) -> OrderReport:
         "class": f"{execution_class(compute_spec(order)).hex()[:16]} on this machine",
     }
     return OrderReport({name: text for name, text in rows.items() if text})
+
+
+def epoch_words(order: Order) -> str:
+    """How many epochs there are, and what many of them need."""
+    text = f"{order.epochs:,} epochs"
+    if order.epochs <= UNPOSTED_MAX:
+        return text
+    return (
+        f"{text}; training waits while more than {UNPOSTED_MAX} of them lack a result, and each result locks "
+        "its poster's bond for the challenge window: fewer epochs, of more rounds, wait less"
+    )
 
 
 def loss_words(order: Order) -> str:

@@ -17,6 +17,7 @@ from assay.orders.check import (
     block_bits,
     deterrence_words,
     deters_words,
+    epoch_words,
     late_words,
     method_words,
     model_words,
@@ -280,6 +281,12 @@ def test_certain_discovery_deters_any_sabotage_and_work_without_pay_has_no_multi
     assert sure.startswith("skipping work worth 250.000000 aUSD a step")
     twice = deterrence_words(rules, 0, **known, step_pay=10**6, power=Fraction(1), idle=2)
     assert twice.startswith("skipping work worth 125.000000 aUSD a step (125.0 times its pay)")
+
+
+def test_an_order_of_many_epochs_says_what_their_results_need():
+    few, many = (load_order(None, {"run.rounds": n, "budget.epoch_rounds": 1}) for n in (24, 25))
+    assert epoch_words(few) == "24 epochs"
+    assert epoch_words(many).startswith("25 epochs; training waits while more than 24 of them lack a result")
 
 
 def test_an_order_closes_in_the_time_of_its_last_rounds():
