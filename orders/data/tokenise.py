@@ -232,7 +232,10 @@ def _collect(
             continue
         taken = 0
         for document in documents_in(path, kind, source.field):
-            size = _add(document, left - taken, tokenizer, writer)
+            try:
+                size = _add(document, left - taken, tokenizer, writer)
+            except ValueError as cause:
+                raise ConfigError(f"data {path}: {cause}") from None
             documents += size > 0
             taken += size
             tell(size)
