@@ -6,7 +6,7 @@ Room: orders (edge: reads the data). The report of `assay order check run.toml`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -78,7 +78,8 @@ def check_order(path: Path | None, on_bytes: OnBytes = nobody) -> OrderReport:
     check_penalties(money_spec(order, Address(bytes(20))), CASE_PPM_MAX)
     check_absence(audit_spec(order), EVIDENCE_WINDOW_S)
     check_close_delay(order_closing_s(order), CLOSE_DELAY_S)
-    manifest = collect_data(order, None, on_bytes)
+    left_out = list[Path]()
+    manifest = collect_data(order, None, on_bytes, left_out.append)
     data, model = data_spec(order, manifest), model_spec(order)
     layout = layout_of(model)
     rule = order.rule
@@ -100,7 +101,8 @@ def check_order(path: Path | None, on_bytes: OnBytes = nobody) -> OrderReport:
         "data": f"{data.tokens:,} tokens, {data.validation_tokens:,} held out: "
         f"{data.source} ({data.licence})",
         "text": f"{sum(one.bytes for one in manifest.sources):,} bytes in "
-        f"{sum(one.documents for one in manifest.sources):,} documents, {tokenizer_words(data)}",
+        f"{sum(one.documents for one in manifest.sources):,} documents, {tokenizer_words(data)}"
+        + left_out_words(left_out),
         "strata": stratum_words(data, order.rule.aggregation.f),
         "own data": own_data_words(order),
         "chat": manifest.chat_words,
@@ -273,6 +275,15 @@ def adapter_words(model: ModelSpec) -> str:
 def tokenizer_words(data: DataSpec) -> str:
     """The tokenizer, in one line."""
     return "a token each byte" if data.tokenizer == NO_DIGEST else f"tokenizer {data.tokenizer.hex()[:16]}"
+
+
+def left_out_words(files: Sequence[Path]) -> str:
+    """How many files are left out because they hold zero bytes; empty if none are."""
+    if not files:
+        return ""
+    count, first = len(files), files[0].name
+    words = f"1 file left out, {first}: it holds" if count == 1 else f"{count:,} files left out: they hold"
+    return f"; {words} zero bytes, as binary files and UTF-16 text do"
 
 
 def method_words(order: Order, rule: RuleSpec) -> str:

@@ -62,7 +62,12 @@ def nobody(_done: int, _of: int) -> None:
     """Whom progress is told where nobody waits for it."""
 
 
-def collect_data(order: Order, folder: Path | None, on_bytes: OnBytes = nobody) -> DataManifest:
+def collect_data(
+    order: Order,
+    folder: Path | None,
+    on_bytes: OnBytes = nobody,
+    on_left_out: Callable[[Path], object] = lambda _: None,
+) -> DataManifest:
     """Tokenise all of an order's data, source after source.
 
     Args:
@@ -70,6 +75,7 @@ def collect_data(order: Order, folder: Path | None, on_bytes: OnBytes = nobody) 
         folder: Receives shards, manifest, tokenizer and the choices that the model is scored on; None writes
             nothing, to count and hash only.
         on_bytes: Called with how many bytes were read, and how many there are to read, by the files' sizes.
+        on_left_out: Called with each file of a folder that is no text, because it holds a zero byte.
 
     Raises:
         ConfigError: a source is missing, unreadable, empty or not of the declared kind.
@@ -89,7 +95,7 @@ def collect_data(order: Order, folder: Path | None, on_bytes: OnBytes = nobody) 
         on_bytes(min(read, of), of)
 
     sources = tuple(
-        _collect(source, *place, tokenizer, writer, chat, tell)
+        _collect(source, *place, tokenizer, writer, chat, tell, on_left_out)
         for source, place in zip(order.data, places, strict=True)
     )
     writer.close()
@@ -212,6 +218,7 @@ def _collect(
     writer: ShardWriter,
     chat: TemplatedWriter | None,
     tell: Callable[[int], None],
+    on_left_out: Callable[[Path], object],
 ) -> Source:
     if source.is_templated:
         assert chat is not None, "an order with conversations has a chat template"
@@ -221,10 +228,14 @@ def _collect(
     for path in paths:
         kind = format_of(path, source.format)
         if kind == "text" and path != root and not is_text(path, left):
+            on_left_out(path)
             continue
         taken = 0
         for document in documents_in(path, kind, source.field):
-            size = _add(document, left - taken, tokenizer, writer)
+            try:
+                size = _add(document, left - taken, tokenizer, writer)
+            except ValueError as cause:
+                raise ConfigError(f"data {path}: {cause}") from None
             documents += size > 0
             taken += size
             tell(size)
@@ -235,7 +246,9 @@ def _collect(
         if not left:
             break
     if left == source.bytes_max:
-        raise ConfigError(f"data {root}: holds no text, expected a text file or a folder with some")
+        raise ConfigError(
+            f"data {root}: holds no text, expected a text file or a folder with some (without zero bytes)"
+        )
     return Source(
         source=source_name(source),
         licence=source.licence_text,

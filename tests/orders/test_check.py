@@ -15,6 +15,7 @@ from assay.orders.check import (
     accused_words,
     appeal_words,
     block_bits,
+    check_order,
     deterrence_words,
     deters_words,
     epoch_words,
@@ -52,6 +53,27 @@ DEFAULT = load_order(None)
 
 def test_an_operator_earns_its_share_of_the_price():
     assert node_price(DEFAULT) == 20_000_000 * 87 // 100
+
+
+def test_files_that_are_left_out_for_a_zero_byte_are_counted(tmp_path):
+    (tmp_path / "run.toml").write_text('[[data]]\nsource = "corpus"\n')
+    (tmp_path / "corpus").mkdir()
+    words = "some words " * 20_000
+    (tmp_path / "corpus" / "a.txt").write_text(words)
+
+    def text() -> str:
+        return check_order(tmp_path / "run.toml").rows["text"]
+
+    assert text().endswith("in 1 documents, a token each byte")
+    (tmp_path / "corpus" / "b.txt").write_text(words + "\0")
+    assert text().endswith(
+        "; 1 file left out, b.txt: it holds zero bytes, as binary files and UTF-16 text do"
+    )
+    (tmp_path / "corpus" / "c.txt").write_text(words, encoding="utf-16")
+    assert "in 1 documents, a token each byte; 2 files left out: they hold zero bytes" in text()
+    (tmp_path / "corpus" / "a.txt").unlink()
+    with pytest.raises(ConfigError, match=r"holds no text, expected .*without zero bytes"):
+        text()
 
 
 def test_a_run_that_waits_for_nobody_says_nothing_of_when_it_starts():

@@ -193,7 +193,8 @@ def check_texts(choices: Choices, path: Path | None) -> None:
 
 
 def _check_texts_by(choices: Choices, path: Path) -> None:
-    _check_texts(choices, load_tokenizer(path))
+    # Runs in a bounded process: what tokenises has no other, so that all items together have its limits.
+    _check_texts(choices, load_tokenizer(path, call=lambda function, *given: function(*given)))
 
 
 def _check_texts(choices: Choices, tokenizer: Tokenizer) -> None:

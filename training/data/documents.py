@@ -16,8 +16,7 @@ from assay.protocol.errors import ConfigError
 
 Format = Literal["auto", "text", "jsonl", "parquet", "chat", "preferences", "tasks"]
 CHUNK_BYTES = 1 << 20
-LINE_BYTES_MAX = 1 << 26  # one JSON line is held in memory, twice
-ROWS_AT_ONCE = 256
+LINE_BYTES_MAX = 1 << 26  # one JSON line or Parquet value is held in memory, twice
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
 Document = Iterator[bytes]
@@ -137,20 +136,30 @@ def _parquet_rows(path: Path, field: str) -> Iterator[Document]:
             f"data {path}: Parquet needs pyarrow, which is not installed (pip install 'assay[parquet]')"
         ) from None
     arrow: Any = importlib.import_module("pyarrow")
-    number = 0
     try:
         with parquet.ParquetFile(path) as file:
             if field not in file.schema_arrow.names:
                 known = ", ".join(file.schema_arrow.names[:8])
                 raise ConfigError(f'data {path}: expected a column "{field}", found {known}')
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=[field]):
-                for value in batch.column(0).to_pylist():
-                    number += 1
-                    yield iter((_utf8(value, f'data {path}, row {number}, column "{field}"'),))
+            # Row by row: a value that the file holds once may be that of every row.
+            for number, batch in enumerate(file.iter_batches(1, columns=[field]), 1):
+                where = f'data {path}, row {number}, column "{field}"'
+                yield iter((_row_text(arrow, batch.column(0)[0], where),))
     except OSError as cause:
         raise ConfigError(f"data {path}: cannot be read ({cause})") from None
     except arrow.ArrowException as cause:
         raise ConfigError(f"data {path}: is not Parquet that can be read ({cause})") from None
+
+
+def _row_text(arrow: Any, row: Any, where: str) -> bytes:
+    """A row's text; it is converted only if it is one, and no longer than a line may be."""
+    value = row.value if isinstance(row, arrow.DictionaryScalar) else row
+    if value is not None and value.is_valid:
+        if not isinstance(value, arrow.StringScalar):
+            raise ConfigError(f"{where}: expected text, found {value.type}")
+        if value.as_buffer().size > LINE_BYTES_MAX:
+            raise ConfigError(f"{where}: longer than {LINE_BYTES_MAX} bytes")
+    return _utf8(row.as_py(), where)
 
 
 def _utf8(value: object, where: str) -> bytes:

@@ -1,6 +1,6 @@
 """Tokenizer: text to tokens, by bytes or by any `tokenizer.json`.
 
-Room: training (edge: reads one file). Bytes are the default: 256 tokens, nothing to
+Room: training (edge: reads one file, in a child process). Bytes are the default: 256 tokens, nothing to
 train. Everything else is a file of the `tokenizers` library, named by the SHA-256 of
 its bytes. A document is cut into pieces before it is tokenised, so that a text of any
 size takes the same memory and the same text gives the same tokens.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.training.data.bounded import bounded
+from assay.training.data.bounded import BoundedProcess, bounded
 
 PIECE_BYTES = 1 << 20
 FILE_BYTES_MAX = 1 << 28
@@ -41,8 +42,9 @@ class Tokenizer:
 
     digest: SHA-256 of the file; zero for bytes. separator: the token after each document, if any.
     body: the file, or nothing for bytes. encode: one piece of UTF-8 text to token numbers. located: a text to
-    token numbers, and of each the first character and the one behind its last. end: the text that becomes the
-    separator and nothing else; empty if there is none.
+    token numbers, and of each the first character and the one behind its last. Both raise ValueError where a
+    file refuses a text, or takes more than `bounded` allows. end: the text that becomes the separator and
+    nothing else; empty if there is none.
     """
 
     digest: Digest
@@ -73,68 +75,117 @@ def _located_bytes(text: str) -> Located:
     return ids, first, first + 1
 
 
-def load_tokenizer(path: Path, separator: str | None = None, end: str | int | None = None) -> Tokenizer:
-    """The tokenizer in a `tokenizer.json`.
+def load_tokenizer(
+    path: Path,
+    separator: str | None = None,
+    end: str | int | None = None,
+    call: Callable[..., Any] | None = None,
+) -> Tokenizer:
+    """The tokenizer in a `tokenizer.json`, perhaps a stranger's: a child process reads it and tokenises.
 
     Args:
         path: The file.
         separator: The token that follows each document, as it is written in the vocabulary; "" for
             none. Left out: `end` if the tokenizer knows it, else the first of `SEPARATORS` that it knows.
         end: The token that ends a text of the model that the tokenizer comes with, by name or number.
+        call: Calls a function that reads the file; left out: that of a `BoundedProcess`, which it starts.
 
     Raises:
-        ConfigError: the file cannot be read, is no tokenizer, or does not know the separator.
+        ConfigError: the file cannot be read, is no tokenizer, takes more than `bounded` allows, or does not
+            know the separator.
     """
-    from tokenizers import Tokenizer as Library
-
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ConfigError(f"tokenizer {path}: more than {FILE_BYTES_MAX} bytes")
         body = path.read_bytes()
     except OSError as cause:
         raise ConfigError(f"tokenizer {path}: cannot be read ({cause.strerror or cause})") from None
+    call = call or BoundedProcess(READING).call
+    digest = hashlib.sha256(body).digest()
     try:
-        library = Library.from_buffer(body)
-    except Exception as cause:  # the library raises a bare Exception
-        raise ConfigError(f"tokenizer {path}: is not a tokenizer.json ({cause})") from None
-    library.no_truncation()
-    library.no_padding()
-    numbers = library.get_vocab(with_added_tokens=True)
-    if not numbers:
-        raise ConfigError(f"tokenizer {path}: its vocabulary is empty")
-    if separator is None:
-        names = [one for one, number in numbers.items() if number == end] if isinstance(end, int) else [end]
-        after = next((numbers[name] for name in (*names, *SEPARATORS) if name in numbers), None)
-    elif separator and separator not in numbers:
-        raise ConfigError(f'tokenizer {path}: has no token "{separator}" to separate documents')
-    else:
-        after = numbers.get(separator) if separator else None
+        vocabulary, after, text = call(_open, digest, body, separator, end)
+    except ValueError as cause:
+        raise ConfigError(f"tokenizer {path}: {cause}") from None
 
     def encode(piece: bytes) -> NDArray[Any]:
-        ids = library.encode(piece.decode("utf-8", "replace"), add_special_tokens=False).ids
-        return np.asarray(ids, np.uint32)
+        return np.frombuffer(b64decode(call(_encode, digest, piece)), np.uint32)
 
     def located(text: str) -> Located:
-        found = library.encode(text, add_special_tokens=False)
-        first, last = np.asarray(found.offsets, np.int64).reshape(-1, 2).T
-        # Some tokenizers trim spaces off their spans: a token of spaces alone then ends where it begins.
-        first = np.where(first == last, np.maximum(last - 1, 0), first)
-        return np.asarray(found.ids, np.int64), first, last
-
-    def text_of(token: int) -> str:
-        """The text that becomes this token: its name, or what it is decoded to."""
-        tried = (library.id_to_token(token), library.decode([token], skip_special_tokens=False))
-        return next((one for one in tried if one and encode(one.encode()).tolist() == [token]), "")
+        packed = np.frombuffer(b64decode(call(_located, digest, text)), np.uint32)
+        ids, first, last = packed.reshape(3, -1).astype(np.int64)
+        return ids, first, last
 
     return Tokenizer(
-        digest=Digest(hashlib.sha256(body).digest()),
-        vocabulary=max(numbers.values()) + 1,
+        digest=Digest(digest),
+        vocabulary=vocabulary,
         separator=after,
         body=body,
         encode=encode,
         located=located,
-        end="" if after is None else text_of(after),
+        end=text,
     )
+
+
+# What follows runs where `call` does; `_opened` are the tokenizers there, by the digest of their file.
+_opened: dict[bytes, Any] = {}
+
+
+def _open(
+    digest: bytes, body: bytes, separator: str | None, end: str | int | None
+) -> tuple[int, int | None, str]:
+    """Read a file: the size of its vocabulary, the separator, and the text that becomes it."""
+    from tokenizers import Tokenizer as Library
+
+    try:
+        library = Library.from_buffer(body)
+    except Exception as cause:  # the library raises a bare Exception
+        raise ValueError(f"is not a tokenizer.json ({cause})") from None
+    library.no_truncation()
+    library.no_padding()
+    numbers = library.get_vocab(with_added_tokens=True)
+    if not numbers:
+        raise ValueError("its vocabulary is empty")
+    if separator is None:
+        names = [one for one, number in numbers.items() if number == end] if isinstance(end, int) else [end]
+        after = next((numbers[name] for name in (*names, *SEPARATORS) if name in numbers), None)
+    elif separator and separator not in numbers:
+        raise ValueError(f'has no token "{separator}" to separate documents')
+    else:
+        after = numbers.get(separator) if separator else None
+    _opened[digest] = library
+    return max(numbers.values()) + 1, after, "" if after is None else _text_of(digest, after)
+
+
+def _text_of(digest: bytes, token: int) -> str:
+    """The text that becomes this token: its name, or what it is decoded to."""
+    library = _opened[digest]
+    tried = (library.id_to_token(token), library.decode([token], skip_special_tokens=False))
+    return next((one for one in tried if one and _encode(digest, one.encode()) == _packed([token])), "")
+
+
+def _encode(digest: bytes, piece: bytes) -> str:
+    return _packed(_encoding(digest, piece.decode("utf-8", "replace")).ids)
+
+
+def _located(digest: bytes, text: str) -> str:
+    found = _encoding(digest, text)
+    first, last = np.asarray(found.offsets, np.int64).reshape(-1, 2).T
+    # Some tokenizers trim spaces off their spans: a token of spaces alone then ends where it begins.
+    first = np.where(first == last, np.maximum(last - 1, 0), first)
+    return _packed([found.ids, first, last])
+
+
+def _packed(numbers: Any) -> str:
+    return b64encode(
+        np.asarray(numbers, np.uint32).tobytes()
+    ).decode()  # takes less time than numbers in JSON
+
+
+def _encoding(digest: bytes, text: str) -> Any:
+    try:
+        return _opened[digest].encode(text, add_special_tokens=False)
+    except Exception as cause:  # the library raises a bare Exception
+        raise ValueError(f"the tokenizer refuses it ({cause})") from None
 
 
 def decoded(body: bytes, texts: Sequence[Sequence[int]], characters_max: int) -> tuple[str, ...]:

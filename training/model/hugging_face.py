@@ -175,6 +175,8 @@ def read_sizes(folder: Path) -> ModelSpec:
     if kind not in readers:
         raise ConfigError(f'base {path}: model_type is "{kind}", expected one of {", ".join(readers)}')
     try:
+        if config.get("quantization_config") is not None:
+            raise ValueError("quantization_config is written; only plain weights can be trained here")
         model = readers[kind](config)
         faults = model_faults(model)
     except (KeyError, TypeError, ValueError, OverflowError) as cause:
@@ -215,10 +217,12 @@ def read_theta(folder: Path, model: ModelSpec) -> NDArray[np.float32]:
         model: As `read_sizes` returned it; a Llama's context may be another.
 
     Raises:
-        ConfigError: a file or tensor is missing, of another shape, or not finite.
+        ConfigError: a file or tensor is missing, of another shape or type, or not finite.
     """
+    import torch
     from safetensors import SafetensorError, safe_open
 
+    kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
     places = _places(folder)
     opened: dict[Path, Any] = {}
 
@@ -227,9 +231,14 @@ def read_theta(folder: Path, model: ModelSpec) -> NDArray[np.float32]:
         try:
             if path not in opened:
                 opened[path] = safe_open(path, "pt")  # numpy knows no bfloat16
-            value: NDArray[np.float32] = opened[path].get_tensor(name).float().numpy()
+            tensor = opened[path].get_tensor(name)
         except (OSError, SafetensorError) as cause:
             raise ConfigError(f"base {path}: tensor {name} cannot be read ({cause})") from None
+        if tensor.dtype not in kinds:  # what a quantised matrix has are codes, to be multiplied by scales
+            expected = ", ".join(str(kind).removeprefix("torch.") for kind in kinds)
+            found = str(tensor.dtype).removeprefix("torch.")
+            raise ConfigError(f"base {path}: tensor {name} is of {found}, expected one of {expected}")
+        value: NDArray[np.float32] = tensor.float().numpy()
         if not np.isfinite(value).all():
             raise ConfigError(f"base {path}: tensor {name} is not finite")
         return value
@@ -306,7 +315,7 @@ def _llama_sizes(config: Mapping[str, Any]) -> ModelSpec:
         context=int(config.get("max_position_embeddings", 2048)),
         rope_theta=_whole(rope.get("rope_theta", config.get("rope_theta", 10_000)), "rope_theta"),
         norm_epsilon_nano=_whole(float(config.get("rms_norm_eps", 1e-6)) * 1e9, "rms_norm_eps * 10^9"),
-        is_tied=bool(config.get("tie_word_embeddings", False)),
+        is_tied=_flag(config, "tie_word_embeddings", False),
         base=NO_DIGEST,
     )
 
@@ -333,7 +342,7 @@ def _gpt_sizes(config: Mapping[str, Any]) -> ModelSpec:
         norm_epsilon_nano=_whole(
             float(config.get("layer_norm_epsilon", 1e-5)) * 1e9, "layer_norm_epsilon * 10^9"
         ),
-        is_tied=bool(config.get("tie_word_embeddings", True)),
+        is_tied=_flag(config, "tie_word_embeddings", True),
         base=NO_DIGEST,
     )
 
@@ -341,6 +350,13 @@ def _gpt_sizes(config: Mapping[str, Any]) -> ModelSpec:
 def _expect(config: Mapping[str, Any], key: str, value: object) -> None:
     if config.get(key, value) != value:
         raise ValueError(f"{key} is {config[key]}, only {value} can be trained here")
+
+
+def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
+    value = config.get(key, default)
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} is {value!r}, expected true or false")
+    return value
 
 
 def _whole(value: float, what: str) -> int:

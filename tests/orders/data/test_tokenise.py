@@ -13,12 +13,13 @@ from assay.orders.data import tokenise
 from assay.orders.data.tokenise import collect_data, collect_tokens, make_data
 from assay.orders.load import load_order
 from assay.protocol.errors import ConfigError
+from assay.training.data import bounded
 from assay.training.data.shards import read_manifest
 from assay.training.data.tokenizer import load_tokenizer
 from assay.training.model.hugging_face import export_config
 from assay.training.model.initial import state_digest
 from tests.orders.test_model import LLAMA, a_base
-from tests.training.data.test_tokenizer import a_tokenizer
+from tests.training.data.test_tokenizer import a_bomb, a_tokenizer
 
 
 def an_order(*sources, model=None):
@@ -75,6 +76,17 @@ def test_a_tokenizers_tokens_and_separators_make_the_stream_and_travel_with_it(t
     assert (manifest.tokenizer, manifest.separator) == (library.digest, library.separator)
     assert (tmp_path / "data" / "tokenizer.json").read_bytes() == path.read_bytes()
     assert order.sizes.vocabulary == manifest.vocabulary == library.vocabulary
+
+
+def test_a_text_of_which_a_tokenizer_makes_too_much_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(bounded, "MEMORY_BYTES", 1 << 29)
+    bomb = tmp_path / "tokenizer.json"
+    bomb.write_bytes(a_bomb("normalizer", is_added=False))
+    (tmp_path / "a.txt").write_text("a")
+    order = an_order({"source": str(tmp_path / "a.txt")}, model={"tokenizer": str(bomb)})
+
+    with pytest.raises(ConfigError, match=r"a\.txt: the process that reads the tokenizer ended"):
+        collect_data(order, None)
 
 
 def test_documents_are_separated_by_what_ends_a_text_of_the_base(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import tracemalloc
 
 import pytest
 
@@ -103,6 +104,41 @@ def test_rows_of_parquet_are_documents_in_order(tmp_path):
     path.write_bytes(b"PAR1 no more than the name")
     with pytest.raises(ConfigError, match="is not Parquet that can be read"):
         texts_in(path)
+
+
+def test_a_value_that_a_parquet_file_holds_once_is_in_memory_once(tmp_path, monkeypatch):
+    arrow = pytest.importorskip("pyarrow", reason="needs pyarrow (pip install 'assay[parquet]')")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    value = "the quick brown fox. " * 100_000
+    path = tmp_path / "a.parquet"
+    for column in (arrow.array([value] * 256), arrow.array([value] * 256).dictionary_encode()):
+        parquet.write_table(arrow.table({"text": column}), path, dictionary_pagesize_limit=1 << 24)
+        rows, before = documents_in(path, "parquet", "text"), arrow.total_allocated_bytes()
+        tracemalloc.start()
+
+        document = next(rows)
+
+        assert arrow.total_allocated_bytes() - before < 8 * len(value)
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(value)
+        tracemalloc.stop()
+        assert b"".join(document) == value.encode()
+        assert len(list(rows)) == 255
+
+
+def test_a_value_of_parquet_that_is_no_text_or_too_long_is_named_and_not_converted(tmp_path, monkeypatch):
+    arrow = pytest.importorskip("pyarrow", reason="needs pyarrow (pip install 'assay[parquet]')")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(documents, "LINE_BYTES_MAX", 100)
+    path = tmp_path / "a.parquet"
+    for column, words in (
+        (["x" * 100, "x" * 101], "row 2.*: longer than 100 bytes"),
+        (arrow.array(["short", "x" * 101]).dictionary_encode(), "row 2.*: longer than 100 bytes"),
+        ([["a"], ["b"]], "row 1.*: expected text, found list"),
+        (arrow.array(["fine", None]).dictionary_encode(), "row 2.*: expected text, found NoneType"),
+    ):
+        parquet.write_table(arrow.table({"text": column}), path)
+        with pytest.raises(ConfigError, match=words):
+            texts_in(path)
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):

@@ -83,15 +83,20 @@ def test_tokens_become_their_text_whatever_they_are(tmp_path):
         decoded(b"{}", [[1]], 99)
 
 
-def a_bomb(part: str) -> bytes:
-    """A tokenizer of one word, of which a decoder or a normaliser makes 8 * 10^9 characters."""
+def a_bomb(part: str, *, is_added: bool = True) -> bytes:
+    """A tokenizer of one word, of which a decoder or a normaliser makes 8 * 10^9 characters.
+
+    is_added: The word is an added token, which is normalised when the file is read.
+    """
     growing = [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 2000}] * 3
     added = {"id": 0, "content": "a", "normalized": True, "special": False}
     made = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [added | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)],
+        "added_tokens": []
+        if not is_added
+        else [added | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)],
         "normalizer": {"type": "Sequence", "normalizers": growing} if part == "normalizer" else None,
         "pre_tokenizer": None,
         "post_processor": None,
@@ -104,7 +109,7 @@ def a_bomb(part: str) -> bytes:
 def test_a_tokenizer_that_takes_all_memory_ends_a_child_and_not_this_process(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "MEMORY_BYTES", 1 << 29)
     assert decoded(byte_tokenizer_json(), [[97]], 99) == ("a",)
-    for part in ("decoder", "normalizer"):  # which is applied when the file is read
+    for part in ("decoder", "normalizer"):
         with pytest.raises(ValueError, match="reads the tokenizer ended"):
             decoded(a_bomb(part), [[0]], 99)
     assert special_name(a_bomb("normalizer"), 0) == ""
@@ -113,6 +118,22 @@ def test_a_tokenizer_that_takes_all_memory_ends_a_child_and_not_this_process(tmp
     item = tokenised("a", ("b", "c"), 0, byte_tokenizer())
     with pytest.raises(ValueError, match="reads the tokenizer ended"):
         check_texts(Choices(name="one", items=(item,)), path)
+
+
+def test_whoever_tokenises_with_a_file_that_takes_all_memory_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "MEMORY_BYTES", 1 << 29)
+    path = tmp_path / "tokenizer.json"
+    for part in ("decoder", "normalizer"):
+        path.write_bytes(a_bomb(part))
+        with pytest.raises(ConfigError, match=r"tokenizer.json: the process that reads the tokenizer ended"):
+            load_tokenizer(path, "a")
+    path.write_bytes(a_bomb("normalizer", is_added=False))
+    for tokenise in (lambda: load_tokenizer(path).encode(b"a"), lambda: load_tokenizer(path).located("a")):
+        with pytest.raises(ValueError, match="the process that reads the tokenizer ended"):
+            tokenise()
+    path.write_bytes(a_bomb("normalizer", is_added=False).replace(b'"unk_token": "a"', b'"unk_token": "b"'))
+    with pytest.raises(ValueError, match=r"the tokenizer refuses it .*UNK"):
+        load_tokenizer(path).encode(b"x")
 
 
 @pytest.mark.parametrize(

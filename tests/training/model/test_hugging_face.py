@@ -85,6 +85,19 @@ def test_bfloat16_weights_are_widened_exactly(tmp_path):
     assert np.array_equal(found, torch.from_numpy(theta_of(LLAMA)).bfloat16().float().numpy())
 
 
+@pytest.mark.parametrize("kind", [torch.int8, torch.uint8, torch.float8_e4m3fn])
+def test_codes_of_a_quantised_matrix_are_not_taken_for_weights(tmp_path, kind):
+    folder, name = a_folder(tmp_path, LLAMA), "model.layers.1.mlp.up_proj.weight"
+    tensors = {n: torch.from_numpy(t) for n, t in export_tensors(LLAMA, theta_of(LLAMA)).items()}
+    for fine in (torch.float16, torch.float64):
+        save_torch_file({**tensors, name: tensors[name].to(fine)}, folder / "model.safetensors")
+        read_theta(folder, LLAMA)
+    save_torch_file({**tensors, name: (tensors[name] * 50).to(kind)}, folder / "model.safetensors")
+
+    with pytest.raises(ConfigError, match=f"tensor {name} is of {str(kind)[6:]}, expected one of float16"):
+        read_theta(folder, LLAMA)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -96,6 +109,8 @@ def test_bfloat16_weights_are_widened_exactly(tmp_path):
         ({"head_dim": 16}, "head_dim times num_attention_heads is not hidden_size"),
         ({"num_key_value_heads": 4}, "heads 6 must be a multiple of kv_heads"),
         ({"hidden_size": "wide"}, "invalid literal"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config is written; only plain"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings is 'false', expected true or false"),
     ],
 )
 def test_a_model_that_cannot_be_trained_here_is_refused_with_the_reason(tmp_path, changes, words):
