@@ -61,7 +61,7 @@ from assay.chain.statements import (
     term_of,
 )
 from assay.chain.views import view_call, view_values
-from assay.protocol.errors import ConfigError, Unavailable
+from assay.protocol.errors import ConfigError, NotYet, Unavailable
 
 CREATED_WITHIN = 256  # blocks after its own in which all contracts of a deployment are made
 PAGE = 256  # entries of a list that one call reads
@@ -193,6 +193,16 @@ class ChainReader:
     def in_flight(self) -> int:
         """Transactions of this client's account, from any process, that are sent and not mined yet."""
         return self._rpc.in_flight()
+
+    def check_mined(self) -> None:
+        """Do nothing if all that this client's account has sent, from any process, is mined.
+
+        Raises:
+            NotYet: a transaction is not, so that what contracts answer is about to change.
+            Unavailable: the endpoint is gone.
+        """
+        if self.in_flight():
+            raise NotYet(f"a transaction of {self.address} is not mined yet: run this again once it is")
 
     def block_number(self) -> int:
         """The newest block's number."""

@@ -232,9 +232,12 @@ def topup_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool)
 
     Raises:
         ConfigError: no amount, more than the account holds, or the run is closed. ChainRefused.
+        NotYet: with `to`, a transaction of the account is not mined yet.
     """
     units, target = (None if text is None else parse_money(text) for text in (amount, to))
     account = account_of(file)
+    if target is not None:
+        account.chain.check_mined()
     escrow = need_escrow(account)
     added = to_top_up(escrow, amount=units, to=target)
     if not added:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -202,6 +204,17 @@ class Market:
         answer = self.bank._rpc.web3.provider.make_request(method, list(arguments))  # type: ignore[arg-type]
         assert "error" not in answer, answer
         return answer["result"]
+
+    @contextmanager
+    def unmined(self, name: str) -> Iterator[None]:
+        """Meanwhile a transaction of this participant, from a process that has ended, waits to be mined."""
+        self.rpc("evm_setAutomine", False)
+        try:
+            self.as_(name)._rpc.send("nothing", {"to": wallet(name), "value": 0}, wait=False)
+            yield
+        finally:
+            self.rpc("anvil_mine", "0x1")
+            self.rpc("evm_setAutomine", True)
 
     def advance(self, seconds: int) -> None:
         self.rpc("evm_increaseTime", seconds)

@@ -154,6 +154,19 @@ def test_the_escrow_is_topped_up_by_anybody_while_the_run_is_open(assay: Assay, 
     assert code == 2 and "it takes no money" in err
 
 
+def test_a_top_up_to_an_amount_waits_for_what_an_earlier_process_has_sent(assay: Assay, market: Market):
+    market.open_run()
+    file, target = market.config_of("buyer"), budget(market) // UNIT + 500
+
+    with market.unmined("buyer"):
+        code, out, err = assay("order", "topup", file, "--to", target)
+        assert (code, out) == (1, "") and "is not mined yet" in err
+
+    assert assay("order", "topup", file, "--to", target)[0] == 0
+    run = market.bank.run(market.run_id)
+    assert run is not None and run.budget == target * UNIT
+
+
 @pytest.mark.parametrize(
     "words", [["place", FILE, ORDERED], ["topup", FILE, "5"], ["cancel", FILE], ["refund", FILE]]
 )
