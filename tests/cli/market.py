@@ -68,10 +68,14 @@ rounds = 6
 nodes = 3
 verifiers = 4
 [model]
+separator = ""
 layers = 1
 width = 64
 heads = 2
 context = 16
+[[data]]
+source = "made up"
+licence = "none"
 [train]
 sequences = 2
 [verify]
@@ -111,6 +115,7 @@ class Market:
             self.join_as_verifier(name)
         self.order_file = folder / "run.toml"
         self.order_file.write_text(ORDER)
+        (folder / "made up").write_bytes(TEXT.tobytes())
         self.spec = build_spec(
             load_order(self.order_file),
             deployment_id=types.Digest(self.deployment.deployment_id),
@@ -150,7 +155,7 @@ class Market:
     def fresh(self, folder: Path) -> Market:
         """The same market, its files in a folder of their own."""
         found = copy(self)
-        for name in ("run.toml", "network.txt", "run.assay", "password"):
+        for name in ("run.toml", "made up", "network.txt", "run.assay", "password"):
             shutil.copy(self.folder / name, folder / name)
         found.folder, found.order_file = folder, folder / "run.toml"
         return found
