@@ -62,7 +62,7 @@ from assay.chain.statements import (
     term_of,
 )
 from assay.chain.views import view_call, view_values
-from assay.protocol.errors import ConfigError, Unavailable
+from assay.protocol.errors import ConfigError, NotYet, Unavailable
 
 CREATED_WITHIN = 256  # blocks after its own in which all contracts of a deployment are made
 EPOCHS_END = 1 << 32  # an escrow has no more
@@ -200,6 +200,16 @@ class ChainReader:
     def in_flight(self) -> int:
         """Transactions of this client's account, from any process, that are sent and not mined yet."""
         return self._rpc.in_flight()
+
+    def check_mined(self) -> None:
+        """Do nothing if all that this client's account has sent, from any process, is mined.
+
+        Raises:
+            NotYet: a transaction is not, so that what contracts answer is about to change.
+            Unavailable: the endpoint is gone.
+        """
+        if self.in_flight():
+            raise NotYet(f"a transaction of {self.address} is not mined yet: run this again once it is")
 
     def block_number(self) -> int:
         """The newest block's number."""

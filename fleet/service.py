@@ -303,8 +303,7 @@ class Fleet:
         read_tokens(data, run.spec.data)  # a lot is bound for long; every byte is read once before
         folders.prepare(self._config, self._keys, seat, run, data, STRONG, int(time.time()))
         check_port(self._config.base.ip, self._config.ports + seat.number)
-        if self._chain.in_flight():
-            raise NotYet("a transaction of the account is on its way")
+        self._chain.check_mined()
         self._chain.ensure_lot(OPERATOR, seat.run_id, seat.lot, seat.deadline)
 
 

@@ -15,6 +15,7 @@ from assay.chain.text.units import UNIT, money_text
 from assay.orders.data.tokenise import OnBytes, collect_data, nobody
 from assay.orders.model import base_folder
 from assay.orders.order import Order
+from assay.orders.price.quote import differing
 from assay.orders.spec import build_spec, data_spec
 from assay.participant.files.record import Role, SignedRecord
 from assay.participant.files.run_file import RunFile, run_file_of
@@ -92,6 +93,23 @@ def described(order: Order, on_bytes: OnBytes = nobody) -> tuple[DataSpec, Diges
     if order.model.base is None:
         return data, NO_DIGEST
     return data, state_digest(read_theta(base_folder(order.model, order.folder), order.sizes.whole))
+
+
+def check_described(order: Order, spec: RunSpec, on_bytes: OnBytes = nobody) -> None:
+    """Do nothing if a run trains on what the order names, as it is now, and begins with its base.
+
+    Args:
+        order: What is bought.
+        spec: The run's.
+        on_bytes: As `collect_data`'s.
+
+    Raises:
+        ConfigError: as `described`, or each field that differs, with both values.
+    """
+    data, base = described(order, on_bytes)
+    found = [*differing(data, spec.data, "data"), *differing(base, spec.model.base, "model.base")]
+    if found:
+        raise ConfigError("the run was made of other data than the order names now:\n" + "\n".join(found))
 
 
 def check_members(chain: ChainReader, spec: RunSpec, until_s: int) -> None:

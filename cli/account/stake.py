@@ -47,6 +47,8 @@ def add(
 
     units, target = _amount(amount), _amount(to)
     account = account_of(file)
+    if target is not None:
+        account.chain.check_mined()
     status = read_stake_status(account)
     added = to_add(status, amount=units, to=target)
     active = status.stake.active
@@ -85,6 +87,8 @@ def remove(
 
     units, target = _amount(amount), _amount(to)
     account = account_of(file)
+    if target is not None:
+        account.chain.check_mined()
     status = read_stake_status(account)
     removed = to_remove(status, amount=units, to=target)
     active = status.stake.active

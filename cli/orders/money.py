@@ -19,7 +19,7 @@ from assay.cli.result import Step, done, dry, nothing, told
 from assay.orders.amounts import accept_text, bytes_text, money_text, parse_money, token_text
 from assay.orders.load import load_order
 from assay.orders.order import Order
-from assay.orders.place import check_members, described, new_run
+from assay.orders.place import check_described, check_members, described, new_run
 from assay.orders.price.quote import Cost, Quote, quote_of
 from assay.orders.price.quoted import Quoted
 from assay.orders.purchase import (
@@ -108,11 +108,18 @@ def place_steps(
     if account.run is None:
         made = _new_run(account, order, members)
         account = replace(account, run=made)
-    yield from opened_steps(account, quote, days, is_made=made is not None, is_dry=is_dry)
+    is_made = made is not None
+    found = None if is_made else order
+    yield from opened_steps(account, quote, days, found, is_made=is_made, is_dry=is_dry)
 
 
-def opened_steps(account: Account, quote: Quote, days: int, *, is_made: bool, is_dry: bool) -> Iterator[Step]:
-    """Open the account's run with the quoted escrow, or find it open; its file is written if it was made."""
+def opened_steps(
+    account: Account, quote: Quote, days: int, order: Order | None = None, *, is_made: bool, is_dry: bool
+) -> Iterator[Step]:
+    """Open the account's run with the quoted escrow, or find it open; its file is written if it was made.
+
+    Before it is opened, its data and base are compared with what `order` names, if that is given.
+    """
     check_place(account, quote)
     spec = account.spec
     yield told("quote", f"quote     {quote.name.hex()}")
@@ -136,8 +143,11 @@ def opened_steps(account: Account, quote: Quote, days: int, *, is_made: bool, is
     for member in (*spec.nodes, *spec.judges):
         text = f"member    {member.peer.hex()[:16]} {evm_address(member.account)}: staked and delegated"
         yield told("member", text)
+    check_wallet(account, quote.budget)
+    if order is not None:
+        check_lots(account, quote.lot, deadline)  # first: what lacks most often, and is seen at once
+        _check_described(account, order)
     if is_dry:
-        check_wallet(account, quote.budget)
         check_lots(account, quote.lot, deadline)
         text = (
             f"would send to RunEscrow {account.deployment.run_escrow}: openRun({digest(spec).hex()},\n"
@@ -148,7 +158,6 @@ def opened_steps(account: Account, quote: Quote, days: int, *, is_made: bool, is
         yield from approval(account, "RunEscrow", quote.budget)
         yield from _announced(account, is_dry=True)
         return
-    check_wallet(account, quote.budget)
     if is_made:  # before the money moves: what was paid for must never be lost
         write_run_file(account.config.run, account.run_file)
         text = f"run file  {account.config.run}: every participant needs a copy, and the data"
@@ -187,6 +196,18 @@ def _new_run(account: Account, order: Order, members: Path | None) -> RunFile:
         buyer_key=account.keys.buyer_key,
         now_s=now_s,
     )
+
+
+def _check_described(account: Account, order: Order) -> None:
+    """`check_described`, of the account's run."""
+    try:
+        with progress("bytes") as tell:
+            check_described(order, account.spec, tell)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}\nIf the order is right, remove {account.config.run}, and place it anew with --members: "
+            "operators lock other lots"
+        ) from None
 
 
 def known_records(account: Account, members: Path | None, now_s: int) -> list[SignedRecord]:
@@ -232,9 +253,12 @@ def topup_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool)
 
     Raises:
         ConfigError: no amount, more than the account holds, or the run is closed. ChainRefused.
+        NotYet: with `to`, a transaction of the account is not mined yet.
     """
     units, target = (None if text is None else parse_money(text) for text in (amount, to))
     account = account_of(file)
+    if target is not None:
+        account.chain.check_mined()
     escrow = need_escrow(account)
     added = to_top_up(escrow, amount=units, to=target)
     if not added:

@@ -177,9 +177,9 @@ def check_spec_keeps(quote: Quote, spec: RunSpec) -> None:
     Raises:
         ConfigError: every term that differs, with both values.
     """
-    differing = list(_differing(quote.terms, terms_of(spec), ""))
-    if differing:
-        raise ConfigError("the spec is not of this order:\n" + "\n".join(differing))
+    found = differing(quote.terms, terms_of(spec))
+    if found:
+        raise ConfigError("the spec is not of this order:\n" + "\n".join(found))
 
 
 def cost_at_most(terms: Terms) -> Cost:
@@ -265,16 +265,19 @@ def _rounds_in(terms: Terms, epoch: int) -> int:
     return min(terms.money.epoch_rounds, terms.rounds - first)
 
 
-def _differing(quoted: Any, found: Any, place: str) -> list[str]:
-    if is_dataclass(quoted) and type(quoted) is type(found):
+def differing(ordered: Any, found: Any, place: str = "") -> list[str]:
+    """One line for each field in which a part of a spec is not what was ordered, with both values."""
+    if is_dataclass(ordered) and type(ordered) is type(found):
         return [
             line
-            for field in fields(quoted)
-            for line in _differing(
-                getattr(quoted, field.name), getattr(found, field.name), f"{place}.{field.name}".lstrip(".")
+            for field in fields(ordered)
+            for line in differing(
+                getattr(ordered, field.name), getattr(found, field.name), f"{place}.{field.name}".lstrip(".")
             )
         ]
-    return [] if quoted == found else [f"{place}: {_short(found)} in the spec, {_short(quoted)} was quoted"]
+    return (
+        [] if ordered == found else [f"{place}: {_short(found)} in the spec, {_short(ordered)} was ordered"]
+    )
 
 
 def _short(value: Any) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -66,10 +68,14 @@ rounds = 6
 nodes = 3
 verifiers = 4
 [model]
+separator = ""
 layers = 1
 width = 64
 heads = 2
 context = 16
+[[data]]
+source = "made up"
+licence = "none"
 [train]
 sequences = 2
 [verify]
@@ -109,6 +115,7 @@ class Market:
             self.join_as_verifier(name)
         self.order_file = folder / "run.toml"
         self.order_file.write_text(ORDER)
+        (folder / "made up").write_bytes(TEXT.tobytes())
         self.spec = build_spec(
             load_order(self.order_file),
             deployment_id=types.Digest(self.deployment.deployment_id),
@@ -148,7 +155,7 @@ class Market:
     def fresh(self, folder: Path) -> Market:
         """The same market, its files in a folder of their own."""
         found = copy(self)
-        for name in ("run.toml", "network.txt", "run.assay", "password"):
+        for name in ("run.toml", "made up", "network.txt", "run.assay", "password"):
             shutil.copy(self.folder / name, folder / name)
         found.folder, found.order_file = folder, folder / "run.toml"
         return found
@@ -202,6 +209,17 @@ class Market:
         answer = self.bank._rpc.web3.provider.make_request(method, list(arguments))  # type: ignore[arg-type]
         assert "error" not in answer, answer
         return answer["result"]
+
+    @contextmanager
+    def unmined(self, name: str) -> Iterator[None]:
+        """Meanwhile a transaction of this participant, from a process that has ended, waits to be mined."""
+        self.rpc("evm_setAutomine", False)
+        try:
+            self.as_(name)._rpc.send("nothing", {"to": wallet(name), "value": 0}, wait=False)
+            yield
+        finally:
+            self.rpc("anvil_mine", "0x1")
+            self.rpc("evm_setAutomine", True)
 
     def advance(self, seconds: int) -> None:
         self.rpc("evm_increaseTime", seconds)

@@ -61,6 +61,22 @@ def test_the_form_with_to_may_be_repeated_and_the_other_adds_again(assay: Assay,
     assert active(market) == 0
 
 
+@pytest.mark.parametrize(("word", "least"), [("add", "300"), ("remove", "100")])
+def test_the_form_with_to_waits_for_what_an_earlier_process_has_sent(
+    assay: Assay, market: Market, word: str, least: str
+):
+    file = market.config_of(NODE)
+    market.as_(NODE).stake(OPERATOR, 200 * UNIT)
+
+    with market.unmined(NODE):
+        code, out, err = assay("stake", word, file, "--to", least)
+        assert (code, out) == (1, "") and "is not mined yet" in err
+
+    assert active(market) == 200 * UNIT
+    assert assay("stake", word, file, "--to", least)[0] == 0
+    assert active(market) == int(least) * UNIT
+
+
 def test_the_role_is_the_one_in_the_run(assay: Assay, market: Market):
     assay("stake", "add", market.config_of(VERIFIERS[0]), "150")
 

@@ -103,7 +103,7 @@ def test_a_run_of_other_items_is_not_the_quoted_one(tmp_path):
     quote = quote_of(load_order(an_order(tmp_path)))
 
     with pytest.raises(
-        ConfigError, match=r"choices\.digest: 0000000000000000 in the spec, [0-9a-f]{16} was quoted"
+        ConfigError, match=r"choices\.digest: 0000000000000000 in the spec, [0-9a-f]{16} was ordered"
     ):
         check_spec_keeps(quote, a_spec())
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from assay.orders.check import check_order
 from assay.orders.examples import write_examples
 from assay.orders.load import load_order
+from assay.orders.toml import tomllib
 from assay.protocol.errors import ConfigError
 from tests.test_packaging import ROOT, configuration
 
@@ -28,6 +30,21 @@ def test_all_examples_are_written_as_they_are(tmp_path: Path) -> None:
     for name, path in tracked().items():
         assert (tmp_path / "new" / "examples" / name).read_bytes() == path.read_bytes()
     assert load_order(tmp_path / "new" / "examples" / "quickstart.toml").run.name == "quickstart"
+
+
+def test_all_of_them_train_on_what_is_there_wherever_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "diary.txt").write_text("nobody's business\n" * 10_000)
+    folder = tmp_path / "examples"
+    written = write_examples(folder).files
+    orders = [folder / name for name in written if name.endswith(".toml") and "scenario" not in name]
+
+    for path in orders:
+        named = tomllib.loads(path.read_text())
+        sources = [one["source"] for one in named.get("data", [])]
+        assert all(source == "stdlib" or source in written for source in sources), path.name
+        if path.parent == folder and "base" not in named.get("model", {}):
+            check_order(path)
 
 
 def test_all_of_them_are_in_the_wheel() -> None:

@@ -226,7 +226,7 @@ def test_where_nodes_may_train_more_the_escrow_holds_the_price_of_the_most():
     assert most.epoch_cap == spec.epoch_price(0)
     assert sum(map(spec.epoch_price, range(spec.epochs))) == cost_at_most(most.terms).gross <= most.budget
     check_spec_keeps(most, spec)
-    with pytest.raises(ConfigError, match=r"rule\.local\.sequences_max: 6 in the spec, 0 was quoted"):
+    with pytest.raises(ConfigError, match=r"rule\.local\.sequences_max: 6 in the spec, 0 was ordered"):
         check_spec_keeps(quote_of(load_order(None, {**SMALL, "compute.micro_sequences": 2})), spec)
 
 

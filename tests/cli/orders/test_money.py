@@ -13,6 +13,7 @@ from assay.chain.client import UNIT
 from assay.chain.deployment.coin import address_given
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.chain.text.times import span_text
+from assay.orders import place
 from assay.orders.amounts import bytes_text
 from assay.orders.load import load_order
 from assay.orders.price.quote import quote_of
@@ -22,9 +23,9 @@ from assay.participant.files.run_file import read_run_file, run_file_of, write_r
 from assay.participant.wallet.delegation import delegate
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
+from assay.protocol.types import Digest
 from assay.testing.members import an_account_key, peer
 from assay.testing.signed import NODES, VERIFIERS
-from assay.testing.specs import TEXT
 from assay.verifier.audit.messages import longest_opening
 from tests.a_network import NOW, a_record, keys_of, records_of
 from tests.chain.moves import transfer_token
@@ -154,6 +155,19 @@ def test_the_escrow_is_topped_up_by_anybody_while_the_run_is_open(assay: Assay, 
     assert code == 2 and "it takes no money" in err
 
 
+def test_a_top_up_to_an_amount_waits_for_what_an_earlier_process_has_sent(assay: Assay, market: Market):
+    market.open_run()
+    file, target = market.config_of("buyer"), budget(market) // UNIT + 500
+
+    with market.unmined("buyer"):
+        code, out, err = assay("order", "topup", file, "--to", target)
+        assert (code, out) == (1, "") and "is not mined yet" in err
+
+    assert assay("order", "topup", file, "--to", target)[0] == 0
+    run = market.bank.run(market.run_id)
+    assert run is not None and run.budget == target * UNIT
+
+
 @pytest.mark.parametrize(
     "words", [["place", FILE, ORDERED], ["topup", FILE, "5"], ["cancel", FILE], ["refund", FILE]]
 )
@@ -177,9 +191,9 @@ def test_a_dry_run_says_what_it_would_send_and_sends_nothing(assay: Assay, marke
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (ORDER.replace("rounds = 6", "rounds = 7"), "rounds: 6 in the spec, 7 was quoted"),
+        (ORDER.replace("rounds = 6", "rounds = 7"), "rounds: 6 in the spec, 7 was ordered"),
         (ORDER.replace("1_000_000_000_000", "999_999_999_999"), "money.price_per_mtoken"),
-        (ORDER.replace("probation = 2", "probation = 3"), "audit.probation: 2 in the spec, 3 was quoted"),
+        (ORDER.replace("probation = 2", "probation = 3"), "audit.probation: 2 in the spec, 3 was ordered"),
         (ORDER.replace("width = 64", "width = 128"), "model.width"),
     ],
 )
@@ -192,6 +206,39 @@ def test_a_run_that_is_not_what_was_quoted_is_not_paid_for(
 
     assert code == 2 and said in err and held(market) == PURSE
     assert market.bank.run(market.run_id) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("text", "data.root: "),
+        ("licence", "data.licence: none in the spec, CC0-1.0 was ordered"),
+        ("base", "model.base: 0000000000000000 in the spec, "),
+        ("gone", "made up: does not exist"),
+    ],
+)
+def test_a_run_that_was_made_of_other_data_is_not_paid_for(
+    assay: Assay, market: Market, changed: str, said: str, monkeypatch: pytest.MonkeyPatch
+):
+    market.join_nodes()
+    file, text = market.config_of("buyer"), market.folder / "made up"
+    if changed == "text":
+        text.write_bytes(text.read_bytes()[::-1])
+    if changed == "licence":
+        market.order_file.write_text(ORDER.replace('"none"\n[train]', '"CC0-1.0"\n[train]'))
+    if changed == "base":  # other weights in the same file
+        monkeypatch.setattr(place, "described", lambda *_: (market.spec.data, Digest(bytes([1]) * 32)))
+    if changed == "gone":
+        text.unlink()
+    name = quote_of(load_order(market.order_file)).name.hex()
+
+    for more in ((), ("--dry-run",)):
+        code, _, err = assay("order", "place", file, market.order_file, "--quote", name, *more)
+        assert code == 2 and said in err and "run.assay, and place it anew" in err
+
+    assert held(market) == PURSE and market.bank.run(market.run_id) is None
+    market.open_run()
+    assert "already open" in assay("order", "place", file, market.order_file).out
 
 
 def test_a_run_whose_operator_has_not_locked_its_lot_is_not_paid_for(assay: Assay, market: Market):
@@ -330,10 +377,6 @@ def test_the_cap_that_counts_when_a_run_is_placed_is_that_of_its_own_contracts(m
 def market_of_records(market: Market) -> tuple[Path, Path]:
     """A buyer with nothing but records and an order: its configuration, and the folder of records."""
     (market.folder / "run.assay").unlink()
-    text = market.folder / "text.txt"
-    text.write_bytes(TEXT.tobytes())
-    section = f'[[data]]\nsource = "{text}"\nlicence = "none"\n'
-    market.order_file.write_text(market.order_file.read_text().replace("[train]", f"{section}[train]"))
     members = market.folder / "members"
     people = [*records_of(), a_record("leo", Role.LEDGER), a_record("buyer", Role.BUYER)]
     for at, signed in enumerate(people):

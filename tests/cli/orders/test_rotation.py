@@ -21,7 +21,6 @@ from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.members import a_digest, a_hot_key, peer
 from assay.testing.signed import NODES, STATE, VERIFIERS, a_member
-from assay.testing.specs import TEXT
 from tests.a_network import NOW, a_record, records_of
 from tests.cli.market import PURSE, Market, wallet
 from tests.conftest import Assay
@@ -56,12 +55,6 @@ def rotate(assay: Assay, market: Market) -> None:
 
 def place(assay: Assay, market: Market) -> tuple[RunSpec, Digest]:
     """A run that is ordered of the next set, by the buyer's command."""
-    text = market.folder / "text.txt"
-    text.write_bytes(TEXT.tobytes())
-    order = market.order_file.read_text()
-    market.order_file.write_text(
-        order.replace("[train]", f'[[data]]\nsource = "{text}"\nlicence = "none"\n[train]')
-    )
     (market.folder / "run.assay").unlink()
     people = [*records_of(verifiers=NEXT), a_record("leo", Role.LEDGER), a_record("buyer", Role.BUYER)]
     for at, record in enumerate(people):
