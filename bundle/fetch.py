@@ -252,6 +252,7 @@ class Client:
         """What is left to sources from which no file came goes to those that have sent their share."""
         with self._lock:
             spent = [one for one in self.sources if self._is_spent(one)]
+            spent = [one for one in spent if one in self._useful] or spent  # others may send rubbish
             if not self._gives_back or not spent:
                 return
             idle = [one for one in self.sources if one not in self._useful and one not in spent]

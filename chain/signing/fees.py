@@ -73,7 +73,11 @@ def raised_fees(one: Pending, base_fee: int, *, is_late: bool = False) -> dict[s
 
 
 def nothing(address: str, base_fee: int) -> Iterator[Mapping[str, Any]]:
-    """Transfers of nothing to the account itself, each dearer than the last, without nonce and chain."""
-    for tip in (2 * PRIORITY_FEE_WEI, 4 * PRIORITY_FEE_WEI, 8 * PRIORITY_FEE_WEI):
-        fees = {"maxFeePerGas": 2 * (base_fee + tip), "maxPriorityFeePerGas": tip}
+    """Transfers of nothing to the account itself, each dearer than the last, without nonce and chain.
+
+    The last is dearer than what was raised `RAISES_MAX` times at this base fee.
+    """
+    for times in (2, 4, 8):
+        tip = times * PRIORITY_FEE_WEI
+        fees = {"maxFeePerGas": times * (base_fee + tip), "maxPriorityFeePerGas": tip}
         yield {"to": address, "data": "0x", "value": 0, "gas": 21_000, **fees}

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 POLL_S, PATIENT_POLL_S = 1.0, 3.0
 TAKEOVER_S = 60.0  # for which a watchtower leaves the ordinary moves to the ledger service
-FINAL_LOOKS = 30  # for which a final epoch is not read again: a chain may go back
+FINAL_LOOKS = 64  # for which a final epoch is not read again: a chain may go back
 CLAIM_FOR_OTHERS_S = 30.0  # a payee that has not claimed this long after the last result is paid by us
 OwnResult = Callable[[int], Awaitable[EpochResult]]
 
@@ -124,7 +124,7 @@ class Settler:
         self._escrow_epochs = 0  # for which its escrow takes results
         self._last_posted = -1  # the last epoch for which a result was ever seen
         self._final: dict[int, EpochState] = {}  # epochs that are final, as read lately
-        self._looks = 0
+        self._looks = 0  # each reads one in so many of these again
         self._host: Host
 
     async def run(self, host: Host) -> None:
@@ -164,8 +164,6 @@ class Settler:
                 done.append(effect)
             except AssayError as error:
                 log.warning("not done yet", extra={"what": str(effect), "reason": str(error)})
-        if done:
-            self._final.clear()
         return look, tuple(done)
 
     # ---- looking
@@ -177,12 +175,10 @@ class Settler:
             self._set_version = None if run is None else run.set_version
             self._escrow_epochs = 0 if run is None else run.epochs
         self._looks += 1
-        if self._looks % FINAL_LOOKS == 0:
-            self._final.clear()
         # A quorum may post results also of epochs that a run which closed early never had.
         for epoch in range(max(self._follower.run_state.calendar.epochs, self._escrow_epochs)):
-            state = self._final.get(epoch)
-            if state is None:
+            state = self._final.pop(epoch, None)
+            if state is None or (epoch + self._looks) % FINAL_LOOKS == 0:
                 state = await trio.to_thread.run_sync(chain.epoch_state, self._me.run_id, epoch)
             if state.phase >= EpochPhase.FINAL:
                 self._final[epoch] = state
@@ -356,6 +352,7 @@ class Settler:
                 await run_sync(chain.finalize, run_id, epoch)
             case duties.Sweep(epoch=epoch):
                 await run_sync(chain.sweep_unclaimed, run_id, epoch)
+                self._final.pop(epoch, None)
             case duties.Refund():
                 await run_sync(chain.refund, run_id)
             case duties.Release(account=account, role=role, commitment=commitment):

@@ -247,6 +247,17 @@ def test_a_source_from_which_a_file_came_keeps_its_share_and_one_that_sent_its_o
     client.file("c", lambda path: path.stat().st_size == 3_000_000, tmp_path)
 
 
+def test_what_idle_sources_leave_goes_to_whom_a_right_file_came_from(serve: Serve, tmp_path: Path) -> None:
+    liar, honest = serve(tmp_path), serve(tmp_path)
+    liar.bodies |= {"a": None, "b": bytes(10_000_000)}
+    honest.bodies |= {"a": b"a", "b": bytes(3_000_000)}
+    idle = [f"http://127.0.0.1:9/{at}" for at in range(4)]
+    client = Client([liar.url, honest.url, *idle], 6_000_000, gives_back=True)
+    client.file("a", lambda path: path.read_bytes() == b"a", tmp_path)
+
+    client.file("b", lambda path: path.stat().st_size == 3_000_000, tmp_path)
+
+
 def test_what_a_source_lacks_for_now_does_not_take_its_share(serve: Serve, tmp_path: Path) -> None:
     liar, honest = serve(tmp_path), serve(tmp_path)
     liar.bodies["a"], honest.bodies["a"] = bytes(10_000_000), None

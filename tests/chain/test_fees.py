@@ -303,6 +303,21 @@ def test_what_was_raised_as_often_as_it_may_be_is_replaced_by_nothing(
     assert geth.paid() == [ME, PAYEES[1]]
 
 
+@pytest.mark.parametrize("base_gwei", [1, 20, 500])
+def test_what_was_raised_as_often_as_it_may_be_can_be_replaced_at_any_base_fee(geth: Geth, base_gwei: int):
+    geth.is_mining, geth.base_fee = False, base_gwei * GWEI
+    client = a_client(geth)
+    pay(client, PAYEES[0], wait=False)
+    one = client._pending[0]
+    for _ in range(RAISES_MAX):
+        client._raise("pay", one, raised_fees(one, geth.base_fee, is_late=True))
+    assert raised_fees(one, geth.base_fee, is_late=True) is None and geth.pool[0][0].to == PAYEES[0]
+
+    client._cancel("pay", 0, geth.base_fee)
+
+    assert geth.pool[0][0].to == ME
+
+
 def test_a_signer_that_declines_a_higher_fee_is_not_asked_at_every_look(
     geth: Geth, monkeypatch: pytest.MonkeyPatch
 ):

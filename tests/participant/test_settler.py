@@ -256,6 +256,25 @@ def test_what_others_or_an_earlier_life_did_is_not_done_again(contract: Contract
     assert sorted(contract.moves) == sorted(ALL)
 
 
+def test_a_final_epoch_is_read_now_and_then_and_seen_where_the_chain_goes_back(
+    contract: Contract, monkeypatch: pytest.MonkeyPatch
+):
+    run_until(lambda: len(contract.moves) >= 4)
+    reads: list[int] = []
+    read = contract.epoch_state
+    monkeypatch.setattr(contract, "epoch_state", lambda run, epoch: (reads.append(epoch), read(run, epoch))[1])
+
+    def goes_back() -> bool:
+        if len(reads) == 10:
+            contract.states.pop(1, None)
+        return contract.moves.count("propose 1") == 2
+
+    began = contract.now
+    run_until(goes_back)
+    assert contract.moves.count("propose 1") == 2
+    assert contract.now - began > 8 * len(reads) > 80
+
+
 def test_an_epoch_that_is_not_ripe_is_not_proposed(contract: Contract):
     run_until(lambda: "propose 1" in contract.moves, ripe=1, seconds=60)
 

@@ -17,6 +17,7 @@ from assay.protocol.errors import ConfigError
 Format = Literal["auto", "text", "jsonl", "parquet", "chat", "preferences", "tasks"]
 CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 1 << 26  # one JSON line or Parquet value is held in memory, twice
+PARQUET_ROWS = 64  # in memory at once
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
 Document = Iterator[bytes]
@@ -137,29 +138,25 @@ def _parquet_rows(path: Path, field: str) -> Iterator[Document]:
         ) from None
     arrow: Any = importlib.import_module("pyarrow")
     try:
-        with parquet.ParquetFile(path) as file:
-            if field not in file.schema_arrow.names:
-                known = ", ".join(file.schema_arrow.names[:8])
-                raise ConfigError(f'data {path}: expected a column "{field}", found {known}')
-            # Row by row: a value that the file holds once may be that of every row.
-            for number, batch in enumerate(file.iter_batches(1, columns=[field]), 1):
+        schema = parquet.read_schema(path)
+        if field not in schema.names:
+            raise ConfigError(f'data {path}: expected a column "{field}", found {", ".join(schema.names[:8])}')
+        kind = schema.field(field).type
+        kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
+        if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
+            raise ConfigError(f'data {path}, column "{field}": expected text, found {kind}')
+        # As a dictionary: a value that the file holds once, and may be that of every row, is in memory once.
+        with parquet.ParquetFile(path, read_dictionary=[field]) as file:
+            batches = file.iter_batches(PARQUET_ROWS, columns=[field])
+            for number, row in enumerate((row for batch in batches for row in batch.column(0)), 1):
                 where = f'data {path}, row {number}, column "{field}"'
-                yield iter((_row_text(arrow, batch.column(0)[0], where),))
+                if row.is_valid and row.value.as_buffer().size > LINE_BYTES_MAX:
+                    raise ConfigError(f"{where}: longer than {LINE_BYTES_MAX} bytes")
+                yield iter((_utf8(row.as_py(), where),))
     except OSError as cause:
         raise ConfigError(f"data {path}: cannot be read ({cause})") from None
     except arrow.ArrowException as cause:
         raise ConfigError(f"data {path}: is not Parquet that can be read ({cause})") from None
-
-
-def _row_text(arrow: Any, row: Any, where: str) -> bytes:
-    """A row's text; it is converted only if it is one, and no longer than a line may be."""
-    value = row.value if isinstance(row, arrow.DictionaryScalar) else row
-    if value is not None and value.is_valid:
-        if not isinstance(value, arrow.StringScalar):
-            raise ConfigError(f"{where}: expected text, found {value.type}")
-        if value.as_buffer().size > LINE_BYTES_MAX:
-            raise ConfigError(f"{where}: longer than {LINE_BYTES_MAX} bytes")
-    return _utf8(row.as_py(), where)
 
 
 def _utf8(value: object, where: str) -> bytes:

@@ -111,7 +111,8 @@ def test_a_value_that_a_parquet_file_holds_once_is_in_memory_once(tmp_path, monk
     parquet = pytest.importorskip("pyarrow.parquet")
     value = "the quick brown fox. " * 100_000
     path = tmp_path / "a.parquet"
-    for column in (arrow.array([value] * 256), arrow.array([value] * 256).dictionary_encode()):
+    whole = arrow.array([value] * 256)
+    for column in (whole, whole.dictionary_encode(), whole.cast(arrow.large_string())):
         parquet.write_table(arrow.table({"text": column}), path, dictionary_pagesize_limit=1 << 24)
         rows, before = documents_in(path, "parquet", "text"), arrow.total_allocated_bytes()
         tracemalloc.start()
@@ -133,7 +134,8 @@ def test_a_value_of_parquet_that_is_no_text_or_too_long_is_named_and_not_convert
     for column, words in (
         (["x" * 100, "x" * 101], "row 2.*: longer than 100 bytes"),
         (arrow.array(["short", "x" * 101]).dictionary_encode(), "row 2.*: longer than 100 bytes"),
-        ([["a"], ["b"]], "row 1.*: expected text, found list"),
+        ([["a"], ["b"]], 'column "text": expected text, found list'),
+        ([1, 2], 'column "text": expected text, found int64'),
         (arrow.array(["fine", None]).dictionary_encode(), "row 2.*: expected text, found NoneType"),
     ):
         parquet.write_table(arrow.table({"text": column}), path)
