@@ -140,7 +140,9 @@ def _parquet_rows(path: Path, field: str) -> Iterator[Document]:
     try:
         schema = parquet.read_schema(path)
         if field not in schema.names:
-            raise ConfigError(f'data {path}: expected a column "{field}", found {", ".join(schema.names[:8])}')
+            raise ConfigError(
+                f'data {path}: expected a column "{field}", found {", ".join(schema.names[:8])}'
+            )
         kind = schema.field(field).type
         kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
         if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
