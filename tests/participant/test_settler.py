@@ -262,9 +262,12 @@ def test_a_final_epoch_is_read_now_and_then_and_seen_where_the_chain_goes_back(
     run_until(lambda: len(contract.moves) >= 4)
     reads: list[int] = []
     read = contract.epoch_state
-    monkeypatch.setattr(
-        contract, "epoch_state", lambda run, epoch: (reads.append(epoch), read(run, epoch))[1]
-    )
+
+    def counted(run_id: bytes, epoch: int) -> EpochState:
+        reads.append(epoch)
+        return read(run_id, epoch)
+
+    monkeypatch.setattr(contract, "epoch_state", counted)
 
     def goes_back() -> bool:
         if len(reads) == 10:
