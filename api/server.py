@@ -67,7 +67,8 @@ class Server:
         if found is None:
             return None
         with self._lock:
-            is_sweeping, self._swept_s = now_s >= self._swept_s + SWEEP_S, max(self._swept_s, now_s - 1)
+            # Requests in between leave the mark; one in the future is of a clock that was set back.
+            is_sweeping = not self._swept_s <= now_s < self._swept_s + SWEEP_S
             if is_sweeping:
                 self._swept_s = now_s
             wait = self._tokens.take(found.name, time.monotonic())
