@@ -106,6 +106,16 @@ def client_of(scope: Mapping[str, Any]) -> str:
         return host
 
 
+def hosts_of(scope: Mapping[str, Any]) -> list[str]:
+    """The hosts that an ASGI request names, in lower case and without their ports.
+
+    A browser names one: the one whose page it shows. Any web site can have its name lead to this machine, to
+    read what is served here (DNS rebinding), so a server looks whether it is called by a name of its own.
+    """
+    named = [value.decode("latin-1").lower() for name, value in scope["headers"] if name == b"host"]
+    return [host[: host.find("]") + 1] if host[:1] == "[" else host.partition(":")[0] for host in named]
+
+
 def _address(host: str) -> IPv4Address | IPv6Address:
     """An address without its zone; that of IPv4 where an IPv6 one maps it, as on a socket for both."""
     address = ip_address(host.partition("%")[0])

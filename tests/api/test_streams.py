@@ -263,7 +263,8 @@ def with_a_small_buffer(url: str, token: str) -> Iterator[socket.socket]:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         line.settimeout(20)
         line.connect((host, int(port)))
-        line.sendall(f"GET {PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+        head = f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
+        line.sendall(head.encode())
         yield line
 
 
