@@ -17,7 +17,7 @@ from typing import Any
 from assay.api.config import LimitsSection
 from assay.api.http.problems import Problem, incident, problem_answer
 from assay.api.http.rate_limits import Buckets, Rate
-from assay.network.http import client_of, hosts_of
+from assay.network.http import counted_by, hosts_of
 
 log = logging.getLogger(__name__)
 PATH_BYTES_MAX = 2048
@@ -122,7 +122,8 @@ class Guard:
                 return problem_answer(413, f"body too long, at most {limits.body_bytes} bytes expected")
         if not all(host in self._hosts or ADDRESS.fullmatch(host) for host in hosts_of(scope)):
             return problem_answer(421, "this server is not at that host, but at the origin in its file")
-        wait = self._addresses.take(client_of(scope), self._clock())
+        client = counted_by(scope)
+        wait = 0.0 if client is None else self._addresses.take(client, self._clock())
         if wait:
             seconds = str(int(wait) + 1)
             return problem_answer(
