@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from assay.network.http import counted_by, hosts_of
 
 log = logging.getLogger(__name__)
 PATH_BYTES_MAX = 2048
+SHARES = 4  # parts of the requests at once, of which a client has one: their bodies may never come
 PAGE_PATH = "/wallet"  # the one page; every other answer forbids browsers everything
 PAGE_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -58,7 +60,7 @@ class Guard:
     ) -> None:
         self._app, self._limits, self._hosts, self._clock = app, limits, frozenset(hosts), clock
         self._addresses = Buckets(rate=Rate(per_minute=limits.address_per_minute, burst=limits.address_burst))
-        self._at_once = 0
+        self._at_once: Counter[str | None] = Counter()  # by client
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request; see the module text."""
@@ -67,18 +69,21 @@ class Guard:
                 await self._app(scope, receive, send)
             return
         began, answer = self._clock(), _Answer(send, scope)
-        refused = self._refusal(scope)
+        client, at_once_max = counted_by(scope), self._limits.requests_at_once
+        refused = self._refusal(scope, client)
         if refused is not None:
             await refused(dict(scope), receive, answer.send)
-        elif self._at_once >= self._limits.requests_at_once:
+        elif self._at_once.total() >= at_once_max or (
+            client is not None and self._at_once[client] >= max(1, at_once_max // SHARES)
+        ):
             busy = problem_answer(503, "too many requests at once", {"Retry-After": "1"})
             await busy(dict(scope), receive, answer.send)
         else:
-            self._at_once += 1
+            self._at_once[client] += 1
             try:
                 await self._served(scope, receive, answer)
             finally:
-                self._at_once -= 1
+                self._at_once -= Counter([client])  # in place, and without names at zero
         log.info(
             "request",
             extra={
@@ -110,7 +115,7 @@ class Guard:
                 raise  # the response has begun: only closing the connection can signal the error
             await answer.instead(incident(error, scope["path"][:200]), scope, receive)
 
-    def _refusal(self, scope: Message) -> App | None:
+    def _refusal(self, scope: Message, client: str | None) -> App | None:
         limits = self._limits
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size > limits.header_bytes:
@@ -122,7 +127,6 @@ class Guard:
                 return problem_answer(413, f"body too long, at most {limits.body_bytes} bytes expected")
         if not all(host in self._hosts or ADDRESS.fullmatch(host) for host in hosts_of(scope)):
             return problem_answer(421, "this server is not at that host, but at the origin in its file")
-        client = counted_by(scope)
         wait = 0.0 if client is None else self._addresses.take(client, self._clock())
         if wait:
             seconds = str(int(wait) + 1)

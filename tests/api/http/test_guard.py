@@ -207,6 +207,37 @@ def test_what_takes_too_long_or_is_too_many_is_told_so():
     assert asyncio.run(run()) == [503, 503]
 
 
+def test_one_address_has_a_quarter_of_the_requests_at_once_and_a_proxy_of_this_machine_all():
+    go = asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    guard = Guard(slow, LimitsSection(requests_at_once=8), ("x",))
+
+    async def ask(host: str) -> int:
+        transport = httpx.ASGITransport(app=guard, client=(host, 1))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            return (await client.post("/v1/signin")).status_code
+
+    async def codes(*hosts: str) -> list[int]:
+        go.clear()
+        asked = [asyncio.create_task(ask(host)) for host in hosts]
+        refused, _ = await asyncio.wait(asked, timeout=0.5)
+        go.set()
+        assert all(one.result() == 503 for one in refused)
+        return [await one for one in asked]
+
+    async def run() -> None:
+        for _ in range(2):  # what is left of a request would add up
+            assert await codes(*["192.0.2.1"] * 3, *["192.0.2.2"] * 3) == [200, 200, 503] * 2
+            assert await codes(*["127.0.0.1"] * 9) == [200] * 8 + [503]
+
+    asyncio.run(run())
+
+
 def test_a_mistake_of_ours_is_a_number_and_nothing_else(folder: Path, monkeypatch: pytest.MonkeyPatch):
     world_api = ApiWorld(folder, public_read=True)
 
