@@ -302,7 +302,7 @@ class AccessStore:
         Raises:
             KeyReused: the key was used for another request.
             InProgress: it has no response yet.
-            NoRoom: the principal has as many responses as it may.
+            NoRoom: the principal has as many responses of the last `ANSWER_S` as it may.
         """
         with self.writing() as db:
             row = db.execute(
@@ -316,8 +316,9 @@ class AccessStore:
                 if row["created_s"] > now_s - stale_s:
                     raise InProgress
             elif row is None:
-                own_count = "SELECT count(*) FROM answer WHERE principal = ?"
-                if db.execute(own_count, (principal,)).fetchone()[0] >= PRINCIPAL_ANSWERS_MAX:
+                own_count = "SELECT count(*) FROM answer WHERE principal = ? AND created_s > ?"
+                own = db.execute(own_count, (principal, now_s - ANSWER_S)).fetchone()[0]
+                if own >= PRINCIPAL_ANSWERS_MAX:
                     raise NoRoom("too many requests with an Idempotency-Key in one day")
                 if db.execute("SELECT count(*) FROM answer").fetchone()[0] >= ANSWERS_MAX:
                     largest = (

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
@@ -34,7 +35,7 @@ from assay.protocol.errors import Unavailable
 DESCRIPTION = """Read a run's books, with proofs; sign in with a wallet; ask for a quote; prepare a move of
 money, sign it at home, and have it sent. The server holds nobody's keys.
 Amounts are token units (10^-6 aUSD) as text."""
-_ERRORS = (400, 401, 403, 404, 405, 409, 413, 414, 415, 422, 429, 431, 500, 503)
+_ERRORS = (400, 401, 403, 404, 405, 409, 413, 414, 415, 421, 422, 429, 431, 500, 503)
 
 
 def make_server(config: ServerFile, base: Path) -> Server:
@@ -80,7 +81,8 @@ def guarded(server: Server) -> Guard:
     async def served(scope: Message, receive: Receive, send: Send) -> None:
         await make_app()({**scope, SERVER: server}, receive, send)
 
-    return Guard(served, server.config.limits)
+    own = urlsplit(server.config.origin).hostname or ""
+    return Guard(served, server.config.limits, (own, "localhost"))
 
 
 def health(server: TheServer) -> Health:

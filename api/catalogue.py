@@ -35,13 +35,14 @@ from assay.protocol.types import Digest
 
 Head: TypeAlias = tuple[Edge, str]  # what answers from the books depend on: the log, and other text in them
 ReadHead: TypeAlias = Callable[[Connection], Head]
+WAIT_S = 1.0  # for another request that reads the whole journal: all routes share the threads that wait here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditAnswer:
-    """Result and time of the last audit of the books."""
+    """Result of the last audit of the books, and when it ended."""
 
-    at_s: float
+    at_s: float  # monotonic
     audited: Audited | None
     difference: str  # the first difference from the log; empty if none
 
@@ -52,8 +53,8 @@ class ServedRun:
 
     name: str
     run: Path | str
-    _lock: Lock = field(default_factory=Lock)
     _totals: Totals | None = None
+    _totals_lock: Lock = field(default_factory=Lock)
     _audit: AuditAnswer | None = None
     _audit_lock: Lock = field(default_factory=Lock)
     _engine: tuple[Database, tuple[int, ...], Engine] | None = None  # and the books that it opens, which file
@@ -137,36 +138,51 @@ class ServedRun:
             return db.execute(own).first() is not None
 
     def totals(self) -> Totals:
-        """The present balances from the journal.
+        """The present balances from the journal, added up by one request at a time.
 
         Raises:
+            Problem: another request has been adding up for `WAIT_S`.
             LedgerIntegrityError: an entry differs from the log, or the books were rolled back since the
                 last call.
         """
-        with self._lock:
-            so_far = self._totals  # read before the snapshot is opened, which can only be newer
-        with self.opened() as db:
-            found = add_up(db, so_far)
-        with self._lock:
-            if self._totals is None or self._totals.edge.size < found.edge.size:
-                self._totals = found
-        return found
+        if not self._totals_lock.acquire(timeout=WAIT_S):
+            raise self._busy("balances are being added up")
+        try:
+            with self.opened() as db:
+                self._totals = found = add_up(db, self._totals)
+            return found
+        finally:
+            self._totals_lock.release()
 
     def audited(self, every_s: float) -> AuditAnswer:
-        """The whole audit, repeated at most every `every_s` seconds and by one request at a time."""
-        with self._audit_lock:
-            now_s = time.monotonic()
-            if self._audit is None or now_s >= self._audit.at_s + every_s:
-                place = self.place
-                published = [] if place.checkpoints is None else read_published(place.checkpoints)
-                run_id = None if place.spec is None else run_of(place)[1]
-                with self.opened() as db:
-                    try:
-                        found = audit(db, self.origin(db), None, published, run_id=run_id)
-                        self._audit = AuditAnswer(at_s=now_s, audited=found, difference="")
-                    except LedgerIntegrityError as error:
-                        self._audit = AuditAnswer(at_s=now_s, audited=None, difference=str(error))
-            return self._audit
+        """The whole audit, repeated after `every_s` seconds by one request; others get the last meanwhile.
+
+        Raises:
+            Problem: the first audit has been under way for `WAIT_S`.
+        """
+        if self._audit_lock.acquire(timeout=0 if self._audit else WAIT_S):
+            try:
+                if self._audit is None or time.monotonic() >= self._audit.at_s + every_s:
+                    found, difference = self._audit_now()
+                    self._audit = AuditAnswer(at_s=time.monotonic(), audited=found, difference=difference)
+            finally:
+                self._audit_lock.release()
+        if self._audit is None:
+            raise self._busy("first audit is under way")
+        return self._audit
+
+    def _audit_now(self) -> tuple[Audited | None, str]:
+        place = self.place
+        published = [] if place.checkpoints is None else read_published(place.checkpoints)
+        run_id = None if place.spec is None else run_of(place)[1]
+        with self.opened() as db:
+            try:
+                return audit(db, self.origin(db), None, published, run_id=run_id), ""
+            except LedgerIntegrityError as error:
+                return None, str(error)
+
+    def _busy(self, what: str) -> Problem:
+        return Problem(503, f"the {what}, of run {self.name}", headers={"Retry-After": "5"})
 
 
 @dataclass(frozen=True, slots=True)

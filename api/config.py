@@ -2,7 +2,7 @@
 
 Room: api (pure). Package `cli` reads the TOML; paths are relative to the file.
 
-    origin = "https://api.example.org"     # origin in sign-in messages
+    origin = "https://api.example.org"     # where people reach it; in sign-in messages
     access = "access.db"                   # the server's own file
     [runs]
     quickstart = "runs/quickstart"         # a folder, a ledger.db, or postgresql://...

@@ -27,7 +27,6 @@ from assay.api.http.problems import MEDIA_TYPE, Problem, problem_body
 from assay.api.http.rate_limits import Buckets, Rate
 from assay.api.streams import Streams
 from assay.ledger.merkle_log import Edge
-from assay.network.http import client_of
 
 SWEEP_S = 60
 KEY_CHARS_MAX = 64
@@ -67,7 +66,8 @@ class Server:
         if found is None:
             return None
         with self._lock:
-            is_sweeping, self._swept_s = now_s >= self._swept_s + SWEEP_S, max(self._swept_s, now_s - 1)
+            # Requests in between leave the mark; one in the future is of a clock that was set back.
+            is_sweeping = not self._swept_s <= now_s < self._swept_s + SWEEP_S
             if is_sweeping:
                 self._swept_s = now_s
             wait = self._tokens.take(found.name, time.monotonic())
@@ -142,10 +142,8 @@ class Server:
         account, readers = account.lower(), {one.lower() for one in self.config.readers}
         return account in readers or (run is not None and run.is_party(account))
 
-    def name_of(self, caller: Principal | None, request: Request) -> str:
-        """Whose a request is, for bounds: its account, its token, or without credentials its client."""
-        if caller is None:
-            return f"address:{client_of(request.scope)}"
+    def name_of(self, caller: Principal) -> str:
+        """Whose a request is, for bounds: its account, or a token without one."""
         return caller.name if caller.account is None else f"account:{caller.account.lower()}"
 
     def chain(self) -> Gateway:

@@ -85,19 +85,19 @@ class Streams:
 
     limits: LimitsSection
     is_stopping: Callable[[], bool] = lambda: False
-    _open: Counter[str] = field(default_factory=Counter)
+    _open: Counter[str | None] = field(default_factory=Counter)
     _tails: dict[str, Tail] = field(default_factory=dict)
 
     @contextmanager
-    def opened(self, caller: str, run: ServedRun) -> Iterator[Tail]:
-        """Count one stream of a caller while it is open; gives the run's reader.
+    def opened(self, caller: str | None, run: ServedRun) -> Iterator[Tail]:
+        """Count one stream of a caller (None: without an own bound) while it is open; gives the run's reader.
 
         Raises:
             Problem: the caller, or the server, has as many open as it may.
         """
         limits = self.limits
         own_max, all_max = limits.streams_per_account, min(limits.streams, limits.requests_at_once // 2)
-        if self._open[caller] >= own_max:
+        if caller is not None and self._open[caller] >= own_max:
             detail = f"{own_max} streams of this caller are open, which is the most; end one of them"
             raise Problem(429, detail, headers={"Retry-After": "60"})
         if self._open.total() >= all_max:
@@ -129,14 +129,14 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
     def __init__(
-        self, streams: Streams, run: ServedRun, *, caller: str, after: int, check: Callable[[], None]
+        self, streams: Streams, run: ServedRun, *, caller: str | None, after: int, check: Callable[[], None]
     ) -> None:
         """A stream, which is opened when it is sent.
 
         Args:
             streams: Those that are open.
             run: The run.
-            caller: Whose stream it is, for the bound on them.
+            caller: Whose stream it is, for the bound on them; None: no bound but the server's.
             after: Number of the last entry that the reader has; 0 begins with the first.
             check: Raises a Problem as soon as the caller may not read the run any more. Blocking.
         """

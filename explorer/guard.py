@@ -12,6 +12,8 @@ from typing import Any
 
 from starlette.responses import PlainTextResponse
 
+from assay.network.http import hosts_of
+
 ADDRESS_BYTES_MAX = 2048
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -60,13 +62,7 @@ class Guard:
     def _refusal(self, scope: Message) -> App | None:
         if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > ADDRESS_BYTES_MAX:
             return PlainTextResponse(f"an address has at most {ADDRESS_BYTES_MAX} bytes\n", 414)
-        named = [value for name, value in scope["headers"] if name == b"host"]
-        if self._hosts and (len(named) != 1 or _host(named[0]) not in self._hosts):
+        named = hosts_of(scope)
+        if self._hosts and (len(named) != 1 or named[0] not in self._hosts):
             return PlainTextResponse("this explorer is not at that host\n", 421)
         return None
-
-
-def _host(value: bytes) -> str:
-    """The host of a Host header, without its port."""
-    text = value.decode("latin-1").lower()
-    return text[: text.find("]") + 1] if text.startswith("[") else text.partition(":")[0]

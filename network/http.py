@@ -39,7 +39,7 @@ class DeadlineHttp(H11Protocol):
         One more of an address that has its share already is aborted.
         """
         super().connection_made(transport)
-        self._by = None if self.client is None else counted_by(self.client[0])
+        self._by = counted_by({"client": self.client})
         same = (isinstance(one, DeadlineHttp) and one._by == self._by for one in self.connections)
         if self._by is not None and sum(same) > PER_ADDRESS_MAX:
             transport.abort()
@@ -85,13 +85,10 @@ class DeadlineHttp(H11Protocol):
         _end(self._late)
 
 
-def counted_by(host: str) -> str | None:
-    """Of whom a connection from this address is: the address, or an IPv6 one's network of 64 bits.
-
-    None for this machine's own, from which a proxy passes on everybody's.
-    """
-    address = _address(host)
-    return None if address.is_loopback else _counted(address)
+def counted_by(scope: Mapping[str, Any]) -> str | None:
+    """As `client_of`, but None for this machine, from which a proxy passes on everybody's requests."""
+    client = client_of(scope)
+    return None if client in ("", "::/64") or client.startswith("127.") else client
 
 
 def client_of(scope: Mapping[str, Any]) -> str:
@@ -104,6 +101,16 @@ def client_of(scope: Mapping[str, Any]) -> str:
         return _counted(_address(host))
     except ValueError:
         return host
+
+
+def hosts_of(scope: Mapping[str, Any]) -> list[str]:
+    """The hosts that an ASGI request names, in lower case and without their ports.
+
+    A browser names one: the one whose page it shows. Any web site can have its name lead to this machine, to
+    read what is served here (DNS rebinding), so a server looks whether it is called by a name of its own.
+    """
+    named = [value.decode("latin-1").lower() for name, value in scope["headers"] if name == b"host"]
+    return [host[: host.find("]") + 1] if host[:1] == "[" else host.partition(":")[0] for host in named]
 
 
 def _address(host: str) -> IPv4Address | IPv6Address:

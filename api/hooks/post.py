@@ -23,6 +23,7 @@ from assay.network.public import is_public
 PORT = 443
 POST_S_MAX = 10.0
 ADDRESSES_MAX = 4
+BEFORE_BYTES_MAX = 1 << 14  # of interim answers (1xx) and an answer's head, which take time to parse
 GONE = 410
 Address: TypeAlias = tuple[str, int]  # IP address and port
 
@@ -68,7 +69,8 @@ class Poster:
             body: Its JSON.
 
         Raises:
-            NotAccepted: no connection, no answer in time, or another status than 200 to 299.
+            NotAccepted: no connection, no answer in time or within `BEFORE_BYTES_MAX`, or another status than
+                200 to 299.
         """
         try:
             status = await asyncio.wait_for(self._posted(url, headers, body), POST_S_MAX)
@@ -98,9 +100,14 @@ class Poster:
             ):
                 writer.write(http.send(event) or b"")
             await writer.drain()
+            left = BEFORE_BYTES_MAX
             while not isinstance(answer := http.next_event(), h11.Response):
                 if answer is h11.NEED_DATA:
-                    http.receive_data(await reader.read(4096))
+                    if not left:
+                        raise NotAccepted(f"no answer within {BEFORE_BYTES_MAX} bytes")
+                    data = await reader.read(left)
+                    left -= len(data)
+                    http.receive_data(data)
             return answer.status_code
         finally:
             writer.transport.abort()  # the rest of the answer is not wanted

@@ -1,30 +1,34 @@
 """Guard: ASGI middleware that bounds every request and sets security headers on every response.
 
 Room: api (edge: ASGI). Bounds on the head, the body, the time, and the number of concurrent requests; a
-rate limit for each client; headers that forbid browsers everything, or, of the wallet page, everything
-that does not come from this server; a log line without secrets.
+rate limit for each client; no answer under another host's name; headers that forbid browsers everything, or,
+of the wallet page, everything that does not come from this server; a log line without secrets.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
 from assay.api.config import LimitsSection
 from assay.api.http.problems import Problem, incident, problem_answer
 from assay.api.http.rate_limits import Buckets, Rate
-from assay.network.http import client_of
+from assay.network.http import counted_by, hosts_of
 
 log = logging.getLogger(__name__)
 PATH_BYTES_MAX = 2048
+SHARES = 4  # parts of the requests at once, of which a client has one: their bodies may never come
 PAGE_PATH = "/wallet"  # the one page; every other answer forbids browsers everything
 PAGE_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
+ADDRESS = re.compile(r"[0-9.]+|\[[0-9a-f:.]+\]")  # an IP address: no site can have one lead elsewhere
 IS_HEAD = "assay.is_head"  # key of a request's scope: nobody reads the body of the answer
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -42,12 +46,21 @@ HEADERS = (
 
 
 class Guard:
-    """One app behind the limits of one configuration."""
+    """One app behind the limits of one configuration.
 
-    def __init__(self, app: App, limits: LimitsSection, clock: Callable[[], float] = time.monotonic) -> None:
-        self._app, self._limits, self._clock = app, limits, clock
+    hosts: The names by which callers may call it, in lower case; by an IP address they always may.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        limits: LimitsSection,
+        hosts: Collection[str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app, self._limits, self._hosts, self._clock = app, limits, frozenset(hosts), clock
         self._addresses = Buckets(rate=Rate(per_minute=limits.address_per_minute, burst=limits.address_burst))
-        self._at_once = 0
+        self._at_once: Counter[str | None] = Counter()  # by client
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request; see the module text."""
@@ -56,18 +69,21 @@ class Guard:
                 await self._app(scope, receive, send)
             return
         began, answer = self._clock(), _Answer(send, scope)
-        refused = self._refusal(scope)
+        client, at_once_max = counted_by(scope), self._limits.requests_at_once
+        refused = self._refusal(scope, client)
         if refused is not None:
             await refused(dict(scope), receive, answer.send)
-        elif self._at_once >= self._limits.requests_at_once:
+        elif self._at_once.total() >= at_once_max or (
+            client is not None and self._at_once[client] >= max(1, at_once_max // SHARES)
+        ):
             busy = problem_answer(503, "too many requests at once", {"Retry-After": "1"})
             await busy(dict(scope), receive, answer.send)
         else:
-            self._at_once += 1
+            self._at_once[client] += 1
             try:
                 await self._served(scope, receive, answer)
             finally:
-                self._at_once -= 1
+                self._at_once -= Counter([client])  # in place, and without names at zero
         log.info(
             "request",
             extra={
@@ -99,7 +115,7 @@ class Guard:
                 raise  # the response has begun: only closing the connection can signal the error
             await answer.instead(incident(error, scope["path"][:200]), scope, receive)
 
-    def _refusal(self, scope: Message) -> App | None:
+    def _refusal(self, scope: Message, client: str | None) -> App | None:
         limits = self._limits
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size > limits.header_bytes:
@@ -109,7 +125,9 @@ class Guard:
         for name, value in scope["headers"]:
             if name == b"content-length" and (not value.isdigit() or int(value) > limits.body_bytes):
                 return problem_answer(413, f"body too long, at most {limits.body_bytes} bytes expected")
-        wait = self._addresses.take(client_of(scope), self._clock())
+        if not all(host in self._hosts or ADDRESS.fullmatch(host) for host in hosts_of(scope)):
+            return problem_answer(421, "this server is not at that host, but at the origin in its file")
+        wait = 0.0 if client is None else self._addresses.take(client, self._clock())
         if wait:
             seconds = str(int(wait) + 1)
             return problem_answer(

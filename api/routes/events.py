@@ -15,6 +15,7 @@ from assay.api.http.guard import IS_HEAD
 from assay.api.routes.books import RunName
 from assay.api.server import Reader, TheServer
 from assay.api.streams import EventStream
+from assay.network.http import counted_by
 
 router = APIRouter(route_class=StrictRoute, prefix="/v1", tags=["books"])
 Number = Annotated[int, Query(ge=0, lt=2**63, description="number of the last entry that the reader has")]
@@ -37,7 +38,7 @@ def events(
     return EventStream(
         server.streams,
         served_run,
-        caller=server.name_of(caller, request),
+        caller=counted_by(request.scope) if caller is None else server.name_of(caller),
         after=after if last_event_id is None else last_event_id,
         check=lambda: server.check_still_reads(request, served_run),
     )

@@ -38,12 +38,10 @@ Hooks = Annotated[HookStore, Depends(_hooks)]
 
 
 @router.post("", status_code=201)
-def register(
-    server: TheServer, caller: Owner, hooks: Hooks, request: Request, body: HookAsked
-) -> NewHookAnswer:
+def register(server: TheServer, caller: Owner, hooks: Hooks, body: HookAsked) -> NewHookAnswer:
     """Have each new entry of a run posted to an address; the answer alone has the webhook's secret."""
     run = server.run_for(caller, body.run)
-    if not server.may_be_sent(owner := server.name_of(caller, request), caller.token, run):
+    if not server.may_be_sent(owner := server.name_of(caller), caller.token, run):
         raise Problem(403, "only a run's parties, and the readers of this server, may have its entries sent")
     with run.opened() as db:
         size = log_edge(db).size
@@ -69,14 +67,14 @@ def register(
 
 
 @router.get("")
-def registered(server: TheServer, caller: Owner, hooks: Hooks, request: Request) -> list[HookAnswer]:
+def registered(server: TheServer, caller: Owner, hooks: Hooks) -> list[HookAnswer]:
     """The caller's webhooks, how far each is, and why one failed."""
-    return [HookAnswer.model_validate(one) for one in hooks.of(server.name_of(caller, request))]
+    return [HookAnswer.model_validate(one) for one in hooks.of(server.name_of(caller))]
 
 
 @router.delete("/{hook_id}", status_code=204)
-def remove(server: TheServer, caller: Owner, hooks: Hooks, request: Request, hook_id: HookId) -> Response:
+def remove(server: TheServer, caller: Owner, hooks: Hooks, hook_id: HookId) -> Response:
     """Remove a webhook; nothing more is sent to it, but for what is under way."""
-    if not hooks.remove(hook_id, server.name_of(caller, request)):
+    if not hooks.remove(hook_id, server.name_of(caller)):
         raise Problem(404, "the caller has no webhook of this id")
     return Response(status_code=204)

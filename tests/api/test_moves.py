@@ -12,7 +12,7 @@ from eth_account import Account
 from eth_utils.crypto import keccak
 
 from assay.api import access
-from assay.api.access import PREPARED_MAX, InProgress
+from assay.api.access import ANSWER_S, PREPARED_MAX, InProgress, NoRoom
 from assay.api.gateway import Gateway
 from assay.api.moves import MOVE_S, MoveRefused, check_transaction
 from assay.chain.signing.unsigned import Transaction
@@ -314,6 +314,19 @@ def test_a_flood_ends_its_own_responses_and_shuts_nobody_out(
     with store.reading() as db:
         kept = [row[0] for row in db.execute("SELECT principal FROM answer ORDER BY rowid")]
     assert kept == [f"account {n}" for n in range(2, 7)]
+
+
+def test_only_responses_of_one_day_count_against_their_account(
+    world_api: ApiWorld, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("assay.api.access.PRINCIPAL_ANSWERS_MAX", 2)
+    store, now_s = world_api.access, world_api.clock()
+    for key in ("1", "2"):
+        assert store.begin("account", key, bytes(32), now_s, 20) is None
+
+    with pytest.raises(NoRoom):
+        store.begin("account", "3", bytes(32), now_s + ANSWER_S - 1, 20)
+    assert store.begin("account", "3", bytes(32), now_s + ANSWER_S, 20) is None  # nothing is swept yet
 
 
 def test_a_move_whose_response_has_ended_goes_out_once(

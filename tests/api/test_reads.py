@@ -6,13 +6,15 @@ import shutil
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import pytest
 from pydantic import BaseModel
 from sqlalchemy import Connection, select
 
-from assay.api import quoting
+from assay.api import catalogue, quoting
 from assay.api.app import make_app
 from assay.api.catalogue import Head, ServedRun
 from assay.api.quoting import FILE_KEYS, read_order
@@ -27,6 +29,7 @@ from assay.ledger.journal.database import open_engine
 from assay.ledger.journal.reader import read_journal
 from assay.ledger.journal.store import BookStore
 from assay.ledger.journal.tables import TABLES as TABLES_OF_BOOKS
+from assay.ledger.log.audit import audit
 from assay.ledger.log.note import read_checkpoint
 from assay.ledger.merkle_log import leaf_hash, verify_inclusion
 from assay.ledger.queries.export import Language, export_lines
@@ -201,6 +204,63 @@ def test_altered_books_are_an_incident_and_the_audit_says_which_entry(world_api:
     fresh = ApiWorld(world_api.folder)
     told = fresh.get("/v1/runs/paper/audit", fresh.token("read")).json()
     assert (told["ok"], "entry 2 " in told["difference"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "function"), [("/v1/runs/paper/audit", "audit"), ("/v1/runs/paper/balances", "add_up")]
+)
+def test_one_request_at_a_time_reads_the_whole_journal_and_none_waits_long_for_it(
+    world_api: ApiWorld, reader: str, monkeypatch: pytest.MonkeyPatch, path: str, function: str
+):
+    begun, may_end, read, first = Event(), Event(), getattr(catalogue, function), list[int]()
+
+    def slow(*given: Any, **more: Any) -> Any:
+        assert not begun.is_set(), "a second one at once"
+        begun.set()
+        assert may_end.wait(20)
+        return read(*given, **more)
+
+    monkeypatch.setattr(catalogue, function, slow)
+    monkeypatch.setattr(catalogue, "WAIT_S", 0.05)
+    asking = Thread(target=lambda: first.append(world_api.get(path, reader).status_code))
+    asking.start()
+    try:
+        assert begun.wait(60)
+        other = world_api.get(path, reader)
+    finally:
+        may_end.set()
+        asking.join(60)
+
+    assert is_problem(other, 503, "of run paper") and other.headers["retry-after"] == "5"
+    assert first == [200]
+    monkeypatch.setattr(catalogue, function, read)
+    assert world_api.get(path, reader).status_code == 200
+
+
+def test_an_audit_counts_from_its_end_and_the_last_one_is_the_answer_meanwhile(
+    world_api: ApiWorld, monkeypatch: pytest.MonkeyPatch
+):
+    run, now_s = world_api.server.catalogue.find("paper"), 1000.0
+    monkeypatch.setattr(catalogue, "time", SimpleNamespace(monotonic=lambda: now_s))
+    made_count, meanwhile = 0, list[catalogue.AuditAnswer]()
+
+    def slow(*given: Any, **more: Any) -> Any:
+        nonlocal now_s, made_count
+        made_count += 1
+        if made_count == 2:
+            asking = Thread(target=lambda: meanwhile.append(run.audited(60)), daemon=True)
+            asking.start()
+            asking.join(20)
+        now_s += 100
+        return audit(*given, **more)
+
+    monkeypatch.setattr(catalogue, "audit", slow)
+    first = run.audited(60)
+    now_s += 59
+    assert run.audited(60) is first
+    now_s += 1
+    assert run.audited(60) is not first
+    assert (meanwhile, made_count) == ([first], 2)
 
 
 @pytest.mark.parametrize(

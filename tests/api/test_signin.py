@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from assay.api.access import NONCE_S, SESSION_S
 from assay.api.gateway import Gateway
+from assay.api.server import SWEEP_S
 from assay.api.signin import (
     AGE_S_MAX,
     SKEW_S,
@@ -258,6 +259,23 @@ def test_no_number_of_used_nonces_keeps_another_from_signing_in_or_makes_one_goo
     assert sign_in(chained).status_code == 201
     with store.reading() as db:
         assert db.execute("SELECT count(*) FROM used_nonce").fetchone()[0] == 3
+
+
+def test_what_has_expired_is_deleted_however_often_somebody_asks(world_api: ApiWorld):
+    store, clock, token = world_api.access, world_api.clock, world_api.token("read")
+
+    def used_count() -> int:
+        with store.reading() as db:
+            found: int = db.execute("SELECT count(*) FROM used_nonce").fetchone()[0]
+        return found
+
+    for clock.now_s in (NOW_S, NOW_S - 3600):  # also after the clock was set back
+        assert store.use_nonce(store.new_nonce(clock()), clock())
+        assert used_count() == 1
+        for _ in range(0, NONCE_S + SWEEP_S, 50):
+            clock.now_s += 50
+            assert world_api.get("/v1/runs", token).status_code == 200
+        assert used_count() == 0
 
 
 def test_a_message_is_good_once(chained: ApiWorld):

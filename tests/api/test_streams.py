@@ -193,6 +193,14 @@ def test_a_stream_beyond_the_bounds_is_a_problem_and_one_that_ended_is_not_count
     assert not world_api.server.streams._tails  # nothing is kept of a run that nobody reads
 
 
+def test_readers_without_credentials_behind_a_proxy_of_this_machine_have_no_bound_of_one_caller(folder: Path):
+    world_api = ApiWorld(folder, public_read=True, limits=LimitsSection(streams=3, streams_per_account=1))
+    with listening(world_api.app) as url, ExitStack() as stack:
+        held = [stack.enter_context(reading(url + PATH)) for _ in range(3)]
+        assert [one.next().id for one in held] == [1, 1, 1]
+        assert is_problem(httpx.get(url + PATH, trust_env=False), 503, "3 streams are open")
+
+
 def refusal(url: str, token: str, status: int) -> str:
     answer = httpx.get(url + PATH, headers={"Authorization": f"Bearer {token}"}, trust_env=False)
     assert is_problem(answer, status)
@@ -263,7 +271,8 @@ def with_a_small_buffer(url: str, token: str) -> Iterator[socket.socket]:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         line.settimeout(20)
         line.connect((host, int(port)))
-        line.sendall(f"GET {PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+        head = f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
+        line.sendall(head.encode())
         yield line
 
 

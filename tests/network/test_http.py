@@ -85,7 +85,7 @@ def test_an_address_has_a_share_of_the_connections(address, monkeypatch: pytest.
     monkeypatch.setattr(http, "HEAD_S_MAX", 60)
     monkeypatch.setattr(http, "PER_ADDRESS_MAX", 3)
     if not is_own:
-        monkeypatch.setattr(http, "counted_by", lambda host: host)
+        monkeypatch.setattr(http, "counted_by", http.client_of)
     with ExitStack() as lines:
         held = [lines.enter_context(socket.create_connection(address)) for _ in range(3)]
         for line in held:
@@ -109,14 +109,14 @@ def test_an_address_has_a_share_of_the_connections(address, monkeypatch: pytest.
     ],
 )
 def test_connections_are_counted_by_what_a_stranger_cannot_have_many_of(host: str, by: str | None):
-    assert http.counted_by(host) == by
+    assert http.counted_by({"client": (host, 1)}) == by
     assert http.client_of({"client": (host, 1)}) == (by or {"::1": "::/64"}.get(host, "127.0.0.1"))
 
 
 def test_a_client_without_an_address_is_what_its_server_calls_it():
-    assert [http.client_of(scope) for scope in ({}, {"client": None}, {"client": ("a test", 1)})] == [
-        "", "", "a test",
-    ]  # fmt: skip
+    scopes: list[dict[str, Any]] = [{}, {"client": None}, {"client": ("a test", 1)}]
+    assert [http.client_of(scope) for scope in scopes] == ["", "", "a test"]
+    assert [http.counted_by(scope) for scope in scopes] == [None, None, "a test"]
 
 
 def is_answered(line: socket.socket) -> bool:

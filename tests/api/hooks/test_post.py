@@ -125,9 +125,10 @@ def test_a_certificate_of_another_name_or_issuer_is_refused(tmp_path: Path):
         (b"", "not HTTP"),
         (b"SSH-2.0-x\r\n\r\n", "not HTTP"),
         (b"HTTP/1.1 101 x\r\n\r\n", "not HTTP"),
-        (b"HTTP/1.1 200 x\r\nx: " + b"x" * 100_000, "not HTTP"),
-        (b"HTTP/1.1 100 x\r\n\r\n" * 50, "no answer within"),
-        (None, "no answer within"),
+        (b"HTTP/1.1 200 x\r\nx: " + b"x" * 100_000, "no answer within 16384 bytes"),
+        (b"HTTP/1.1 103 x\r\n\r\n" * 1_000, "no answer within 16384 bytes"),
+        (b"HTTP/1.1 103 x\r\n\r\n" * 900, "no answer within 1 s"),
+        (None, "no answer within 1 s"),
     ],
 )
 def test_an_answer_that_is_none_or_endless_is_given_up(

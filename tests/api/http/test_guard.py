@@ -119,10 +119,6 @@ def test_a_secret_is_never_logged(world_api: ApiWorld, caplog: pytest.LogCapture
 
 
 def test_who_asks_too_often_waits(folder: Path):
-    world_api = ApiWorld(folder, limits=LimitsSection(address_burst=3, address_per_minute=1))
-    codes = [world_api.get("/v1/health").status_code for _ in range(4)]
-    assert codes == [200, 200, 200, 429]
-
     by_token = ApiWorld(folder, limits=LimitsSection(token_burst=2, token_per_minute=1))
     token, other = by_token.token("read"), by_token.token("read")
     assert [by_token.get("/v1/runs", token).status_code for _ in range(3)] == [200, 200, 429]
@@ -139,7 +135,7 @@ def test_who_has_a_whole_network_of_addresses_has_one_rate():
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    guard = Guard(served, LimitsSection(address_burst=3, address_per_minute=1))
+    guard = Guard(served, LimitsSection(address_burst=3, address_per_minute=1), ("x",))
 
     async def ask(host: str) -> int:
         transport = httpx.ASGITransport(app=guard, client=(host, 1))  # type: ignore[arg-type]
@@ -152,6 +148,32 @@ def test_who_has_a_whole_network_of_addresses_has_one_rate():
     assert asyncio.run(codes(*(f"2001:db8:1:2::{one:x}" for one in range(5)))) == [200, 200, 200, 429, 429]
     # Other networks have their own, and so has each IPv4 address, also on a socket that serves both.
     assert asyncio.run(codes("2001:db8:1:3::", *(f"::ffff:192.0.2.{one}" for one in range(4)))) == [200] * 5
+    # This machine's have none: a proxy passes everybody's requests on from there.
+    assert asyncio.run(codes(*["127.0.0.1"] * 5, *["::1"] * 5, *["::ffff:127.0.0.1"] * 5)) == [200] * 15
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("api.example.org", 200),
+        ("API.example.org:443", 200),
+        ("localhost:8600", 200),
+        ("127.0.0.1:8600", 200),
+        ("10.1.2.3:8600", 200),  # a monitor's
+        ("[2001:db8::1]:8600", 200),
+        ("evil.example:8600", 421),
+        ("api.example.org.evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("example.org", 421),
+        ("", 421),
+    ],
+)
+def test_a_name_that_leads_here_by_rebinding_is_refused(folder: Path, host: str, status: int):
+    world_api = ApiWorld(folder, public_read=True)
+    for path in ("/v1/health", "/v1/runs", "/wallet"):
+        answer = world_api.ask("GET", path, headers={"Host": host})
+        assert answer.status_code == status
+        assert status == 200 or is_problem(answer, 421, "not at that host")
 
 
 def test_a_bucket_fills_with_time_and_never_over_its_brim():
@@ -174,7 +196,7 @@ def test_what_takes_too_long_or_is_too_many_is_told_so():
         await go.wait()
 
     async def run() -> list[int]:
-        guard = Guard(slow, LimitsSection(requests_at_once=1, request_s=0.05))
+        guard = Guard(slow, LimitsSection(requests_at_once=1, request_s=0.05), ("x",))
         transport = httpx.ASGITransport(app=guard)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
             first = asyncio.create_task(client.get("/a"))
@@ -183,6 +205,37 @@ def test_what_takes_too_long_or_is_too_many_is_told_so():
             return [second.status_code, (await first).status_code]
 
     assert asyncio.run(run()) == [503, 503]
+
+
+def test_one_address_has_a_quarter_of_the_requests_at_once_and_a_proxy_of_this_machine_all():
+    go = asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    guard = Guard(slow, LimitsSection(requests_at_once=8), ("x",))
+
+    async def ask(host: str) -> int:
+        transport = httpx.ASGITransport(app=guard, client=(host, 1))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            return (await client.post("/v1/signin")).status_code
+
+    async def codes(*hosts: str) -> list[int]:
+        go.clear()
+        asked = [asyncio.create_task(ask(host)) for host in hosts]
+        refused, _ = await asyncio.wait(asked, timeout=0.5)
+        go.set()
+        assert all(one.result() == 503 for one in refused)
+        return [await one for one in asked]
+
+    async def run() -> None:
+        for _ in range(2):  # what is left of a request would add up
+            assert await codes(*["192.0.2.1"] * 3, *["192.0.2.2"] * 3) == [200, 200, 503] * 2
+            assert await codes(*["127.0.0.1"] * 9) == [200] * 8 + [503]
+
+    asyncio.run(run())
 
 
 def test_a_mistake_of_ours_is_a_number_and_nothing_else(folder: Path, monkeypatch: pytest.MonkeyPatch):
