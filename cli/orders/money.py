@@ -144,11 +144,11 @@ def opened_steps(
         text = f"member    {member.peer.hex()[:16]} {evm_address(member.account)}: staked and delegated"
         yield told("member", text)
     check_wallet(account, quote.budget)
-    if order is not None:
+    if is_dry or order is not None:
         check_lots(account, quote.lot, deadline)  # first: what lacks most often, and is seen at once
+    if order is not None:
         _check_described(account, order)
     if is_dry:
-        check_lots(account, quote.lot, deadline)
         text = (
             f"would send to RunEscrow {account.deployment.run_escrow}: openRun({digest(spec).hex()},\n"
             f"    {token_text(quote.budget)}, {token_text(quote.epoch_cap)}, {spec.epochs}, {deadline},\n"

@@ -77,10 +77,9 @@ def _payable(spec: RunSpec, escrow: EscrowState) -> int:
 def closing_s(audit: AuditSpec, timing: TimingSpec, verifiers: int, epoch_rounds: int) -> int:
     """Seconds in which a run that is asked to close has posted every result, with f verifiers silent.
 
-    Each of its last rounds takes `collect_ms` at most after its leader's turn has come, with drand at least
-    until the round of it that was named is released; of n successive
-    leaders at most f are silent, and each costs an `iteration_ms`. The results of epochs that end in these
-    rounds, of one of `epoch_rounds` after the other and of the last, are posted one by one.
+    Each of its last rounds takes `collect_ms` at most after its leader's turn has come, or as long as a
+    leader waits for the drand round that was named; of n successive leaders at most f are silent, and each
+    costs an `iteration_ms`. The results of the epochs that become ripe in these rounds are posted one by one.
     """
     f = faults_tolerated(verifiers)
     rounds = closing_rounds(audit, verifiers) + 1  # the one in which closing is agreed, and the closing ones
