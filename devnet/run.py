@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -68,10 +69,11 @@ def run_localnet(
     quote_of(order)  # refuses what `assay order check` refuses, before anything is started
     root = (out or Path("runs") / order.run.name).resolve()
     binary = anvil_binary()
-    staged = root.with_name(root.name + ".staged")  # bad data must not cost an earlier run
-    shutil.rmtree(staged, ignore_errors=True)
     try:
-        staged.mkdir(parents=True)
+        root.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{root.name}-", dir=root.parent))
+        staged = aside / "data"  # bad data must not cost an earlier run
+        staged.mkdir()
     except OSError as error:
         raise ConfigError(f"{root}: cannot be created ({error.strerror})") from None
     try:
@@ -80,7 +82,7 @@ def run_localnet(
         _make_room(root)
         os.replace(staged, root / "data")
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
     started = time.monotonic()
     console = Console(quiet=as_json)
     is_live = sys.stdout.isatty() and not as_json

@@ -287,9 +287,7 @@ class Settler:
         self, chain: ChainReader, escrow: EscrowState | None, now: int
     ) -> tuple[duties.Release, ...]:
         """The lots of this run's members that can be released now, once the run is long enough over."""
-        if escrow is None or escrow.pending or escrow.holds:
-            return ()
-        if now < escrow.closes_at + chain.evidence_window():
+        if escrow is None or escrow.pending or now < escrow.closes_at + chain.evidence_window():
             return ()
         spec, term = self._me.spec, term_of(chain.set_version_of(self._me.run_id))
         nodes = self._follower.run_state.nodes.values()

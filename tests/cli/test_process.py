@@ -147,6 +147,21 @@ def test_each_mistake_is_named(tmp_path: Path, changes: dict[str, str | None], w
         read_process_file(a_file(tmp_path, **changes))
 
 
+def test_a_run_that_cannot_begin_leaves_what_lay_there(
+    assay: Assay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("text", "mine", "mine.staged"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "notes.txt").write_text("what a person wrote, line after line\n" * 2000)
+    before = sorted(tmp_path.rglob("*"))
+
+    done = assay("localnet", "--data", "text", "--out", "mine")
+
+    assert done.status == 2 and "mine is not empty and holds no earlier run" in done.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.fixture
 def sigterm() -> Iterator[None]:
     """What SIGTERM does is restored: `assay chain dev` changes it."""

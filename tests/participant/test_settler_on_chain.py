@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
 import trio.testing
 
-from assay.chain.client import UNIT, CasePhase, EpochPhase
+from assay.chain.client import UNIT, CasePhase, Chain, EpochPhase
 from assay.chain.proofs.payout_tree import Payout, payout_tree
 from assay.chain.proposals import CertifiedResult
+from assay.chain.rpc import ChainRefused
 from assay.chain.statements import CERT_ECDSA, OPERATOR, VERIFIER, EpochResult, Veto, values
 from assay.chain.views import view_call
 from assay.ledger.settlement.duties import (
@@ -328,8 +330,14 @@ def test_what_is_left_of_a_run_that_nobody_worked_in_goes_home(town: Town):
     assert world.held("RunEscrow") == 0
 
 
-def test_every_members_lot_is_free_stake_again_once_nothing_can_be_disputed_by_anybodys_call(town: Town):
+@pytest.mark.parametrize("is_refused", [False, True], ids=["", "though the coin refuses the buyer"])
+def test_every_members_lot_is_free_stake_again_once_nothing_can_be_disputed_by_anybodys_call(
+    town: Town, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+):
     world, (one, two, _) = town.world, town.world.operators
+    if is_refused:
+        refused = ChainRefused("refund", "SafeERC20FailedOperation")
+        monkeypatch.setattr(Chain, "refund", Mock(side_effect=refused))
     accounts = [Address(bytes.fromhex(person.account[2:])) for person in (one, two)]
     members = [replace(node, account=a) for node, a in zip(town.spec.nodes, accounts, strict=False)]
     town.spec, town.settlements = replace(town.spec, nodes=tuple(members)), {}
@@ -341,7 +349,7 @@ def test_every_members_lot_is_free_stake_again_once_nothing_can_be_disputed_by_a
     order = world.a_ruling(two)
     world.bank.open_case(order, world.cert(order))
     town.turn(world.bystander)
-    assert town.kinds == {Refund, VetoCase}
+    assert town.kinds == {VetoCase} if is_refused else {Refund, VetoCase}
     assert world.lot_of(one) == 400 * UNIT
     world.advance(60)
 
