@@ -335,7 +335,7 @@ class TimingSpec:
     """Consensus timeouts in milliseconds. Safety never depends on them."""
 
     TAG: ClassVar[bytes] = b"assay/timing-spec/1"
-    collect_ms: int  # after this time a leader proposes what it has
+    collect_ms: int  # after this time at the latest a leader proposes what it has
     ready_ms: int  # a verifier that holds everything waits this long for the leader
     iteration_ms: int  # and this long otherwise
     resend_ms: int

@@ -43,7 +43,9 @@ from assay.verifier.round.ancestors import base_history
 from assay.verifier.round.beacon import is_enough, is_partial, lacks_shares, valid_shares
 from assay.verifier.round.machine import Round, fits, may_carry
 
-SHARES, FUNDING, NODES = "beacon shares", "funding", "nodes"  # as `missing` names them
+SHARES, FUNDING, NODES, COMMITS = "beacon shares", "funding", "nodes", " commits"  # as `missing` names them
+LATE = 3  # commits are waited for so many times as long as two thirds of them took,
+SPARE = 4  # and this part of `collect_ms` longer at least
 MISSED_MAX = 2  # rounds in a row that a node may miss before nobody waits for it
 HEARD_MAX = 16  # rounds in which it may send a commit that no manifest has, else a liar slows all down
 APPRAISALS_PER_MANIFEST = 32
@@ -73,7 +75,7 @@ def _missing_now(state: Round, ancestors: tuple[Manifest, ...], wall_s: int) -> 
     elif not ancestors and _reported(state, run_state).takes_commits:
         absent = len(_expected(state) - set(state.commits))
         if absent:
-            lacking.append(f"{absent} commits")
+            lacking.append(f"{absent}{COMMITS}")
         if not _carried_lists(state):
             lacking.append("inclusion lists")
         if _awaits_data(state):
@@ -117,9 +119,12 @@ def may_propose(
         return False
     is_over = not run_state.is_training or _reported(state, run_state).closing is not Closing.NO
     has_work = bool(state.commits) or bool(ancestors) or is_over or run_state.is_deserted
-    timing = run_state.spec.timing
-    # A share follows from the last manifest, which is older than all else that a leader waits for.
-    patience_ms = timing.ready_ms if lacking == (SHARES,) else timing.collect_ms
+    if lacking == (SHARES,):  # which follow from the last manifest: it is older than all else that is missing
+        patience_ms = run_state.spec.timing.ready_ms
+    elif all(one == SHARES or one.endswith(COMMITS) for one in lacking):
+        patience_ms = commits_ms(state)
+    else:
+        patience_ms = run_state.spec.timing.collect_ms
     return has_work and now_ms >= state.opened_ms + patience_ms
 
 
@@ -128,7 +133,7 @@ def shares_to_pass_on(state: Round, now_ms: int, *, wall_s: int = 0) -> tuple[Be
 
     None as long as it may wait for something else.
     """
-    is_late = now_ms >= state.opened_ms + state.run_state.spec.timing.collect_ms
+    is_late = now_ms >= state.opened_ms + commits_ms(state)
     if not is_late and not set(missing(state, (), wall_s=wall_s)) <= {SHARES}:
         return ()
     return valid_shares(state.beacon_shares, state.run_state)
@@ -144,7 +149,7 @@ def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | Non
     reported = _reported(state, run_state)
     if not reported.takes_commits or verifier == NO_PEER:
         return None
-    is_late = now_ms >= state.opened_ms + run_state.spec.timing.collect_ms
+    is_late = now_ms >= state.opened_ms + commits_ms(state)
     has_work = bool(state.commits) or reported.closing is not Closing.NO
     is_whole = (bool(state.commits) or run_state.is_deserted) and _expected(state) <= set(state.commits)
     if not is_whole and not (is_late and has_work):
@@ -157,6 +162,27 @@ def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | Non
         nodes=nodes_bitmap(tuple(run_state.nodes), state.commits),
     )
     return None if found in _lists(state) else found
+
+
+def gathered(state: Round, now_ms: int) -> Round:
+    """The round, which notes when two thirds of the commits that are waited for are here."""
+    expected = _expected(state)
+    held = len(expected & state.commits.keys())
+    if state.most_ms is not None or not held or 3 * held < 2 * len(expected):
+        return state
+    return replace(state, most_ms=now_ms - state.opened_ms)
+
+
+def commits_ms(state: Round) -> int:
+    """How long after the opening commits are waited for: `collect_ms`, or by what most of them took.
+
+    One node that is slow, or pretends to be, holds nobody up for all of `collect_ms`; fewer than a third
+    cannot have honest ones left out that are less than `LATE` times as slow as the others.
+    """
+    collect_ms, most_ms = state.run_state.spec.timing.collect_ms, state.most_ms
+    if most_ms is None:
+        return collect_ms
+    return min(collect_ms, max(LATE * most_ms, most_ms + collect_ms // SPARE))
 
 
 def _expected(state: Round) -> frozenset[PeerId]:

@@ -85,6 +85,7 @@ class Round:
     run_state: RunState
     state: Digest  # of the parameters that commits of this round must have used
     opened_ms: int
+    most_ms: int | None = None  # after the opening, when most commits were here: `leader.gathered`
     heard: Mapping[PeerId, RoundId] = field(default_factory=dict)  # when a node last sent us a commit
     # In how many rounds it has, since a manifest had one of its.
     heard_in_vain: Mapping[PeerId, int] = field(default_factory=dict)

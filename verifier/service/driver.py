@@ -258,6 +258,7 @@ class Driver:
             PeerFault, OutOfPhase, MalformedMessage: it is invalid, or it comes at the wrong time.
         """
         self.round, effects = rounds.step(self.round, event)
+        self.round = leader.gathered(self.round, now_ms())
         for effect in effects:
             self._keep_evidence(effect.pair)
             self.broadcast(encode(effect.pair))

@@ -78,6 +78,7 @@ from assay.verifier.round.leader import (
     HEARD_MAX,
     awaits_return,
     due_list,
+    gathered,
     is_held_up,
     lacking_commits,
     manifest_of,
@@ -1053,6 +1054,34 @@ def test_after_the_deadline_a_leader_proposes_what_it_has_and_without_a_commit_i
     assert not may_propose(nothing, (), 50 + 100 * collect_ms, follows=True)
 
 
+def test_once_most_commits_are_here_the_others_have_three_times_as_long_and_a_quarter_more_at_least():
+    run_state = the_start()
+    collect_ms, me = run_state.spec.timing.collect_ms, peer("vera")
+    lists = [an_inclusion_list(name, run_state, NODES[:2]) for name in VERIFIERS]
+    early = gathered(after(run_state, *work(NODES[:1], run_state)), 9)
+    for most_ms, wait_ms in (
+        (0, collect_ms // 4), (100, 100 + collect_ms // 4), (collect_ms // 5, collect_ms * 3 // 5),
+        (collect_ms // 2, collect_ms), (2 * collect_ms, collect_ms),
+    ):  # fmt: skip
+        state = replace(early, opened_ms=50)
+        for message in (a_signed_commit(NODES[1], run_state), *lists):
+            state, _ = step(state, message)
+        assert not may_propose(
+            state, (), 50 + collect_ms - 1, follows=True
+        )  # one of three is not most of them
+
+        state = gathered(gathered(state, 50 + most_ms), 50 + collect_ms)  # the first time counts
+        assert not may_propose(state, (), 50 + wait_ms - 1, follows=True)
+        assert may_propose(state, (), 50 + wait_ms, follows=True)
+        alone = replace(state, inclusion_lists={})
+        assert due_list(alone, me, 50 + wait_ms - 1) is None
+        due = due_list(alone, me, 50 + wait_ms)
+        assert due is not None and due.nodes == lists[0].inclusion_list.nodes
+
+        state, _ = step(state, Advanced(grown(run_state, 1), STATE, 0))
+        assert state.most_ms is None  # each round has its own
+
+
 def test_a_leader_waits_for_all_reveals_until_the_deadline_and_for_a_quorum_for_ever():
     run_state = grown(the_start(), 1, votes={})
     ready_ms, collect_ms = run_state.spec.timing.ready_ms, run_state.spec.timing.collect_ms
@@ -1291,6 +1320,16 @@ def test_a_leader_waits_for_one_seal_on_each_audit_whose_last_honest_leader_it_m
     for audit in audits:
         state, _ = step(state, spoken(name_of(audit.order[0]), audit)[0])
     assert missing(state) == ()
+
+
+def test_a_verdict_that_is_due_is_waited_for_as_long_as_ever_whenever_most_commits_came():
+    run_state = grown(with_audits_of(5), 3, votes={})
+    collect_ms = run_state.spec.timing.collect_ms
+    state = gathered(after(run_state, *without_words(run_state)), 0)
+    assert state.most_ms == 0 and missing(state) == ("verdicts",)
+
+    assert not may_propose(state, (), collect_ms - 1, follows=True)
+    assert may_propose(state, (), collect_ms, follows=True)
 
 
 def test_a_leader_waits_for_sealed_verdicts_and_the_nodes_sketch_at_their_last_chance():

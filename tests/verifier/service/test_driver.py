@@ -202,6 +202,19 @@ async def test_after_a_restart_an_iteration_that_was_given_up_is_not_finalised(t
 
 
 @trio_test
+async def test_a_leader_waits_for_the_last_node_by_what_the_others_took(tmp_path, clock):
+    async with running(tmp_path, LEADER) as verifier:
+        await takes(verifier, *NODES[:2])
+        await passes(verifier, clock, 0)
+        await passes(verifier, clock, TIMING.collect_ms // 4 - 1)
+        assert not verifier.host.broadcast(Proposal, LEADER)
+        await passes(verifier, clock, 1)
+
+        (proposal,) = verifier.host.broadcast(Proposal, LEADER)
+        assert len(proposal.manifest.commits) == 2
+
+
+@trio_test
 async def test_after_a_restart_a_leader_signs_no_second_block(tmp_path, clock):
     async with running(tmp_path, LEADER) as verifier:
         await takes(verifier, *NODES[:2])
