@@ -2,7 +2,7 @@
 
 Room: chain (pure). One dataclass per EIP-712 struct of contracts/src/Statements.sol;
 the type string, the encoding and the digest all derive from its fields. A test
-compares every digest with the contract's.
+compares every digest with the contract's. `TrackRecord` has none: no contract reads it.
 Rules: EIP-712; a signature is 65 bytes r, s, v with low s and v 27 or 28; a
 certificate is such signatures over one digest, in strictly ascending order of
 signer address; a quorum of n members is floor(2n/3) + 1.
@@ -131,6 +131,22 @@ class Discharge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrackRecord:
+    """The run's verifiers state how many audits in a row an account's node had passed when it ended.
+
+    For the verifiers of other runs: no contract has this type, so no contract takes the signatures.
+    """
+
+    CONTRACT: ClassVar[str] = "VerifierSet"
+    deployment_id: Bytes32
+    run_id: Bytes32
+    account: EvmAddress
+    exec_class: Bytes32  # of its last accepted step
+    clean: Uint64
+    heard: Uint64  # agreed time of that step, Unix seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delegation:
     """A hot key agrees to sign for an account until `expiry` (Unix seconds); signed by the hot key."""
 
@@ -195,6 +211,7 @@ Signable = (
     | SlashOrder
     | Veto
     | Discharge
+    | TrackRecord
     | Delegation
     | PeerBinding
     | Rotation

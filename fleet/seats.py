@@ -24,6 +24,7 @@ from assay.node.seat import LEAVE
 from assay.participant.files.armour import write_text
 from assay.participant.files.record import Role, renew_own
 from assay.participant.files.run_file import RunFile, write_run_file
+from assay.participant.files.track_record import newest_track_record, write_track_record
 from assay.participant.keys.keyring import Keys, Work, write_keys
 from assay.participant.wallet.discharge import NOT_DISCHARGED
 from assay.protocol.encoding.json_text import parse_json
@@ -73,7 +74,11 @@ def prepare(
     partial.mkdir(mode=0o700, parents=True)
     own = replace(keys, peer=SigningKey.generate())
     write_keys(partial / KEYS, own, config.base.password, work)
-    renew_own(partial / KEYS, own, Role.NODE, config.host, config.ports + seat.number, now_s)
+    signed = renew_own(partial / KEYS, own, Role.NODE, config.host, config.ports + seat.number, now_s)
+    folders = [config.base.keys, *config.folder.glob(f"*/{KEYS}")]
+    shown = newest_track_record(folders, signed.record.account)
+    if shown is not None:
+        write_track_record(partial / KEYS, shown)
     write_run_file(partial / f"{seat.run_id.hex()}.assay", run)
     lines = dict(_node_lines(config, seat, data))
     write_text(partial / CONFIG, "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items()))

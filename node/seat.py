@@ -21,7 +21,8 @@ from assay.ledger.settlement.ending import ending_of
 from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.files.application import Application
-from assay.participant.files.record import OWN_RECORD, SignedRecord, read_record
+from assay.participant.files.record import OWN_RECORD, read_record
+from assay.participant.files.track_record import newest_track_record
 from assay.participant.follower import Follower
 from assay.participant.following.sync import StateSync
 from assay.protocol.auditing.audits import Audit
@@ -53,13 +54,17 @@ async def take_seat(me: Participant, follower: Follower, state_sync: StateSync, 
     if me.me in follower.run_state.nodes:
         return True
     record = read_record(me.config.keys / OWN_RECORD, int(time.time()))
+    shown = newest_track_record([me.config.keys], record.record.account)
     is_ready, refusals = False, dict[str, str]()
     while me.me not in follower.run_state.nodes:
         if not follower.run_state.is_training:
             log.warning("no seat: training is over", extra=asdict(ending_of(follower.run_state)))
             return False
         check_told(follower.run_state, int(time.time()))
-        await _apply(me, host, record, is_ready, refusals)
+        application = Application(
+            record=record, is_ready=is_ready, track_record=() if shown is None else (shown,)
+        )
+        await _apply(me, host, application, refusals)
         try:
             await state_sync.reach(int(follower.run_state.round))
             is_ready = True
@@ -86,10 +91,8 @@ def check_told(run_state: RunState, now_s: int) -> None:
         )
 
 
-async def _apply(
-    me: Participant, host: Host, record: SignedRecord, is_ready: bool, refusals: dict[str, str]
-) -> None:
-    body = encode(Application(record=record, is_ready=is_ready))
+async def _apply(me: Participant, host: Host, application: Application, refusals: dict[str, str]) -> None:
+    body = encode(application)
 
     async def ask(name: str) -> None:
         try:

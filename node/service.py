@@ -46,6 +46,7 @@ from assay.participant.task_lists import show_list
 from assay.participant.wallet.claims import claim_everything
 from assay.participant.wallet.delegation import watch_delegation
 from assay.participant.wallet.discharge import discharge
+from assay.participant.wallet.track_records import keep_track_record
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.auditing.commitments import derived_salt
 from assay.protocol.encoding.codec import Message, decode, decode_any, digest, encode
@@ -257,6 +258,7 @@ class Service:
             if self.tasks.counts_from(self.follower.run_state):
                 shown = TaskList(run_id=self.me.run_id, node=self.me.me, secret=self._task_secret)
                 await show_list(host, self.follower.run_state.holders, shown)
+            await keep_track_record(self.me, host, self.follower.run_state)
             ending = asdict(ending_of(self.follower.run_state))
             if self._has_left():  # whoever leaves need not wait for its pay: others claim for it
                 reason = bound_by(self.follower.run_state, self.me.me)

@@ -2,10 +2,10 @@
 
 Room: protocol (pure). A spec names the nodes of round 0 and how many seats there are. Whoever locks a lot of
 stake for the run may ask verifiers for a free seat; each looks at its own chain and signs an `Admission`. A
-manifest that carries a quorum's admissions of one node seats it from the next round on, on probation. A seat
-ends with the node's own leave or with its ban. No key and no account takes a second seat in one run. Once
-nothing that a node did before its leave can be drawn, judged or disputed any more, `bound_by` nothing keeps
-its lot, and verifiers discharge it while the run goes on.
+manifest that carries a quorum's admissions of one node seats it from the next round on, on probation unless
+it showed a track record of another run. A seat ends with the node's own leave or with its ban. No key and no
+account takes a second seat in one run. Once nothing that a node did before its leave can be drawn, judged or
+disputed any more, `bound_by` nothing keeps its lot, and verifiers discharge it while the run goes on.
 
 Where a spec names fewer nodes than it needs, round 0 trains nothing: its manifest starts the run, with as
 many nodes as are needed, or ends it, if its agreed time is later than the spec allows.
@@ -173,12 +173,32 @@ def bound_by(run_state: RunState, node: PeerId) -> str | None:
     has not left can be at fault in any round to come.
     """
     record = run_state.nodes.get(node)
+    if record is not None and record.is_seated:
+        return "it has not left"
+    return _disputed_by(run_state, node)
+
+
+def no_track_record(run_state: RunState, node: PeerId) -> str | None:
+    """Why verifiers give a node no track record, in words; None if they sign one now.
+
+    What it states, of the node's record here, changes no more from then on: so all sign the same.
+    """
+    reason = bound_by(run_state, node) if run_state.is_training else _disputed_by(run_state, node)
+    if reason is not None:
+        return reason
+    record = run_state.nodes[node]
+    if not record.accepted or not record.clean or record.is_suspect:
+        return "no step of it was accepted, no audit passed since it was last on probation, or it is suspect"
+    return None
+
+
+def _disputed_by(run_state: RunState, node: PeerId) -> str | None:
+    """What of a node that trains no more is disputed, or may be; None if nothing."""
+    record = run_state.nodes.get(node)
     if record is None:
         return "it never had a seat"
     if record.banned:
         return f"its fault in round {record.fault_round} is proven"
-    if not record.has_left:
-        return "it has not left"
     if not is_drained(run_state, node):
         return "not all of its steps are settled, or an audit of one has not ended"
     return None

@@ -37,7 +37,7 @@ REASON_CHARS_MAX = 300
 COMMITMENT_HASHES_MAX = 10
 STAKE_REPORTS_MAX = 8  # in one manifest, of each verifier in turn
 JOINS_MAX = 4  # nodes that one manifest admits to a run that has begun
-ADMISSIONS_MAX = 512  # of one manifest; 270 bytes each
+ADMISSIONS_MAX = 512  # of one manifest; 310 bytes each
 STATEMENT_BYTES_MAX = 512  # of an encoded vote or block
 CONTRADICTIONS_MAX = 4  # in one manifest; the rest goes into the next ones
 EVIDENCE_BYTES_MAX = 160 * 1024  # of a processor and a few GPUs, with certificates
@@ -238,6 +238,8 @@ class Admission:
     time_s: int  # Unix seconds by the verifier's clock; it counts for `ADMISSION_S` of agreed time
     member: Member
     verifier: PeerId
+    exec_class: Annotated[Digest, Later()] = NO_DIGEST  # of the track record that it showed; zero without one
+    clean: Annotated[int, Later()] = 0  # audits in a row that it had passed there in this class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ class NodeRecord:
     momentum: Digest = NO_DIGEST  # root after its last accepted step; zero before the first
     base: int = 0  # 1 + the round of that step, as the commit that continues it says; 0 before the first
     accepted: int = 0
-    clean: int = 0  # audits passed in a row, since it was last on probation
+    clean: int = 0  # audits passed in a row, since it was last on probation; with those of its track record
     borderline: int = 0  # how far audits that ended borderline outweigh those passed since
     is_biased: frozenset[PeerId] = frozenset()  # verifiers that report it, since it was last suspect
     missed: int = 0  # manifests with commits in a row that had none of its
@@ -61,7 +61,7 @@ class NodeRecord:
     absent_s: int = 0  # agreed time of its last return
     is_lost: bool = False  # whether its fault is one that was confirmed after its absence
     is_suspect: bool = False  # more than f reported it since it last passed probation: its steps are unpaid
-    exec_class: Digest = NO_DIGEST  # of its last accepted step
+    exec_class: Digest = NO_DIGEST  # of its last accepted step; before the first, of its track record
     fault_round: int = -1  # of the earliest proven fault; from then on nothing is paid
     has_contradicted: bool = False  # whether that fault is equivocation: two commits for one round
     tasks: Digest = NO_DIGEST  # root of its list of known-answer tasks; zero before it announced one

@@ -14,9 +14,10 @@ from assay.protocol.agreement.double_votes import signer_of
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.auditing import audits as rules
 from assay.protocol.auditing.audits import Audit, AuditStatus, Fault
-from assay.protocol.auditing.draws import audit_seed, auditors, beacon_input, is_drawn
+from assay.protocol.auditing.draws import audit_seed, auditors, beacon_input, clean_at_floor, is_drawn
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import (
+    Admission,
     Appraisal,
     Attendance,
     AttendanceKind,
@@ -26,6 +27,7 @@ from assay.protocol.messages import (
     DoubleVote,
     KnownAnswer,
     Manifest,
+    Member,
     SketchOpening,
     StakeReport,
     Verdict,
@@ -44,7 +46,7 @@ from assay.protocol.run_state import (
     StepId,
     VerifierRecord,
 )
-from assay.protocol.types import Digest, PeerId, RoundId
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 BEACON_PAUSE = 16  # rounds for which a verifier that missed its beacon share is neither awaited nor paid,
 PAUSE_DOUBLINGS_MAX = 4  # doubled with each share that it misses in a row
@@ -263,7 +265,8 @@ def _take_commits(after: _After, run_state: RunState, manifest: Manifest) -> Non
         record = nodes[commit.node]
         if run_state.nodes[commit.node].is_suspect:
             after.suspect_steps |= {(commit.round, commit.node)}
-        if record.accepted and record.exec_class != commit.exec_class:  # another machine: probation again
+        is_known = record.accepted or record.clean  # here, or by its track record of another run
+        if is_known and record.exec_class != commit.exec_class:  # another machine: probation again
             record = replace(record, clean=0)
             after.appraised = {key: one for key, one in after.appraised.items() if key[0] != commit.node}
         nodes[commit.node] = replace(
@@ -307,8 +310,14 @@ def _change_members(after: _After, run_state: RunState, manifest: Manifest) -> N
     now, nodes = int(manifest.round), after.nodes
     for node in {one.node for one in _said(manifest, AttendanceKind.LEAVE)}:
         nodes[node] = replace(nodes[node], has_left=True)
-    for member in (signed.admission.member for signed in manifest.admissions):
-        nodes[member.peer] = NodeRecord(member=member, joined_round=now + 1, heard_s=manifest.time_s)
+    votes: dict[Member, list[Admission]] = {}
+    for signed in manifest.admissions:
+        votes.setdefault(signed.admission.member, []).append(signed.admission)
+    for member, found in votes.items():
+        exec_class, clean = _carried(run_state.spec, found)
+        nodes[member.peer] = NodeRecord(
+            member=member, joined_round=now + 1, heard_s=manifest.time_s, exec_class=exec_class, clean=clean
+        )
     for node in _unseated(run_state, nodes):
         nodes[node] = replace(nodes[node], has_left=True)
     if manifest.commits:
@@ -316,6 +325,21 @@ def _change_members(after: _After, run_state: RunState, manifest: Manifest) -> N
             nodes[node] = replace(nodes[node], missed=nodes[node].missed + 1)
     if manifest.admissions:
         after.nodes = dict(sorted(nodes.items()))
+
+
+def _carried(spec: RunSpec, votes: Sequence[Admission]) -> tuple[Digest, int]:
+    """The class in which a node passed audits elsewhere, and how many in a row: what f + 1 found at least.
+
+    One of these is honest, so f liars raise nothing. A quorum has f + 1 honest votes, so where these agree f
+    liars lower nothing.
+    """
+    f, carried = faults_tolerated(len(spec.verifiers)), (0, NO_DIGEST)
+    for exec_class in {one.exec_class for one in votes}:
+        counts = sorted((one.clean for one in votes if one.exec_class == exec_class), reverse=True)
+        if len(counts) > f and counts[f]:
+            carried = max(carried, (counts[f], exec_class))
+    clean, exec_class = carried
+    return exec_class, min(clean, clean_at_floor(spec.audit))
 
 
 # ---- draws

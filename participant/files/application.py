@@ -7,9 +7,11 @@ that it has locked for this run: nobody can apply for somebody else, and an appl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from assay.participant.files.record import SignedRecord
+from assay.participant.files.track_record import TrackRecord
+from assay.protocol.encoding.codec import Later, Max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,3 +21,4 @@ class Application:
     TAG: ClassVar[bytes] = b"assay/application/1"
     record: SignedRecord
     is_ready: bool  # whether it has the run's present parameters; before, it asks only to be served them
+    track_record: Annotated[tuple[TrackRecord, ...], Max(1), Later()] = ()  # of another run, if it has one

@@ -59,6 +59,11 @@ def audit_rate_ppm(audit: AuditSpec, clean_audits: int, discount_ppm: int = PPM)
     )
 
 
+def clean_at_floor(audit: AuditSpec) -> int:
+    """How many audits passed in a row bring a node's rate to the floor; more change nothing."""
+    return -(-PPM * audit.probation // audit.floor_ppm)
+
+
 def discounted_ppm(*, adaptive_ppm: int, deterrent_ppm: int, floor_ppm: int, discount_ppm: int) -> int:
     """Probability of an audit, in millionths: `min(1, max(deterrent, discount * adaptive, floor))`.
 

@@ -29,9 +29,11 @@ from assay.node.seat import LEAVE
 from assay.participant.config import Config
 from assay.participant.files.invitation import write_invitation
 from assay.participant.files.record import OWN_RECORD, Role, read_record
+from assay.participant.files.track_record import TrackRecord, read_track_record, write_track_record
 from assay.participant.keys.keyring import QUICK, load_keys
 from assay.participant.keys.private_files import write_private
 from assay.protocol.errors import ConfigError
+from assay.protocol.types import Address, Digest
 from tests.a_network import NOW, a_run_file, an_invitation, keys_of
 from tests.fleet.test_plan import BOUNDS
 
@@ -89,6 +91,17 @@ def test_a_node_has_the_operators_account_and_hot_key_and_a_peer_key_of_its_own(
 
     assert (own.account, own.hot) == (theirs.account, theirs.hot)
     assert bytes(own.peer) != bytes(theirs.peer)
+
+
+def test_a_node_shows_what_the_operators_earlier_nodes_earned(config: FleetConfig):
+    earned = TrackRecord(
+        run_id=Digest(bytes(32)), account=Address(bytes(keys_of("nadia").account_address)),
+        exec_class=Digest(bytes(32)), clean=40, heard_s=NOW, certificate=b"c",
+    )  # fmt: skip
+    write_track_record(config.base.keys, replace(earned, heard_s=NOW - 1))
+    write_track_record(config.seat_folder(Digest(bytes(32))) / KEYS, earned)
+
+    assert read_track_record(prepared(config) / KEYS) == earned
 
 
 def test_a_folder_that_is_there_stays_as_it_is_and_half_of_one_is_made_again(config: FleetConfig):

@@ -10,18 +10,31 @@ import pytest
 import trio
 import trio.testing
 
-from assay.node.seat import LEAVE, TOLD_S, announce_tasks, check_told, drained, leave_when_asked
+from assay.node.seat import (
+    LEAVE,
+    TOLD_S,
+    announce_tasks,
+    check_told,
+    drained,
+    leave_when_asked,
+    take_seat,
+)
+from assay.participant.files.application import Application
+from assay.participant.files.record import Role, renew_own
+from assay.participant.files.track_record import TrackRecord, write_track_record
+from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import Unavailable
 from assay.protocol.identity import verify
 from assay.protocol.membership import is_drained
 from assay.protocol.messages import AttendanceKind, Manifest, SignedAttendance
 from assay.protocol.run_state import RunState
 from assay.protocol.state_transition import advance
-from assay.protocol.types import NO_DIGEST
+from assay.protocol.types import NO_DIGEST, Address
 from assay.testing.members import DOMAIN, NODES, RUN_ID, a_digest, a_peer_key, peer
 from assay.testing.run import a_manifest, grow
 from assay.testing.run import a_start as a_chain_history
 from assay.testing.signed import a_history
+from tests.a_network import NOW, keys_of
 
 ME: Any = SimpleNamespace(me=NODES[0])
 
@@ -135,3 +148,39 @@ def test_whoever_asks_long_after_a_run_had_to_start_and_is_told_nothing_gives_up
 
 def a_late_manifest(run_state: RunState) -> Manifest:
     return a_manifest(run_state, time_s=101)
+
+
+def test_a_node_shows_its_track_record_when_it_asks_for_a_seat(tmp_path):
+    """A file of another account is left out: it would count nothing."""
+    keys, run_state, sent = keys_of("nadia"), a_history(seats=4), list[Application]()
+    follower = SimpleNamespace(run_state=run_state)
+    renew_own(tmp_path, keys, Role.NODE, "127.0.0.1", 4001, NOW)
+    account = Address(bytes(keys.account_address))
+    earned = TrackRecord(
+        run_id=RUN_ID, account=account, exec_class=NO_DIGEST, clean=40, heard_s=NOW, certificate=b"c"
+    )
+
+    class Verifiers:
+        async def request(self, _peer: Any, method: str, body: bytes, *, timeout_s: float) -> bytes:
+            assert method == "apply"
+            sent.append(decode(Application, body))
+            await trio.lowlevel.checkpoint()
+            seated = {**run_state.nodes, me.me: next(iter(run_state.nodes.values()))}
+            follower.run_state = replace(run_state, nodes=seated)
+            return b""
+
+    async def reach(_round_id: int) -> None:
+        await trio.lowlevel.checkpoint()
+
+    me: Any = SimpleNamespace(
+        me=peer("nadia"), spec=run_state.spec, config=SimpleNamespace(keys=tmp_path)
+    )  # fmt: skip
+    for shown in (earned, replace(earned, account=Address(bytes(20)))):
+        follower.run_state = run_state
+        write_track_record(tmp_path, shown)
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        state_sync: Any = SimpleNamespace(reach=reach)
+        assert trio.run(take_seat, me, follower, state_sync, Verifiers(), clock=clock)
+
+    verifiers = len(run_state.spec.verifiers)
+    assert [one.track_record for one in sent] == [(earned,)] * verifiers + [()] * verifiers

@@ -132,6 +132,10 @@ class Client:
         (found,) = [one.hot for one in self._contracts.spec.judges if evm_address(one.account) == account]
         return evm_address(found)
 
+    def verifier_set(self, _version: int) -> tuple[str, ...]:
+        """The accounts that the spec names."""
+        return tuple(evm_address(member.account) for member in self._contracts.spec.judges)
+
     def run(self, _run_id: bytes) -> EscrowState | None:
         """The escrow, once it is there."""
         spec = self._contracts.spec

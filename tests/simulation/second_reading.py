@@ -19,6 +19,7 @@ from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.messages import (
+    Admission,
     AttendanceKind,
     Closing,
     Commit,
@@ -66,6 +67,7 @@ class SecondReading:
         self._away: dict[PeerId, int] = {}
         self._missed: dict[PeerId, int] = {}
         self._clean: dict[PeerId, int] = {node.peer: 0 for node in spec.nodes}
+        self._classes: dict[PeerId, Digest] = {}  # of the last accepted step; before, of the track record
         self._borderline: dict[PeerId, int] = defaultdict(int)
         self._returns_s: dict[PeerId, list[int]] = {}  # of each node, since it was last on probation
         self._states: dict[PeerId, tuple[int, Digest]] = {}  # base and root after the last accepted step
@@ -382,6 +384,8 @@ class SecondReading:
                 yield f"it takes a commit of {commit.node.hex()[:8]}, which has no seat"
             if record.banned and record.fault_round < now - spec.closing_rounds:
                 yield "it takes a commit of a node that is banned"
+            if self._classes.setdefault(commit.node, commit.exec_class) != commit.exec_class:
+                self._clean[commit.node], self._classes[commit.node] = 0, commit.exec_class  # another machine
             state = self._states.get(commit.node, (0, NO_DIGEST))
             if commit.base and (commit.base, commit.momentum_before) != state:
                 yield f"a commit continues {commit.base}, not {state[0]}"
@@ -427,18 +431,29 @@ class SecondReading:
 
     def _joined(self, manifest: Manifest, after: RunState) -> Iterator[str]:
         """Who is seated by it, and whether a quorum let each in and there was a seat (3b.3)."""
-        votes: dict[PeerId, list[PeerId]] = {}
+        votes: dict[PeerId, list[Admission]] = {}
         for signed in manifest.admissions:
-            votes.setdefault(signed.admission.member.peer, []).append(signed.admission.verifier)
-        for node, verifiers in votes.items():
-            if node in self._clean or len({*verifiers}) != quorum(len(self._peers)):
-                yield f"it seats {node.hex()[:8]} by {len(verifiers)} admissions"
-            self._clean[node] = 0
+            votes.setdefault(signed.admission.member.peer, []).append(signed.admission)
+        for node, found in votes.items():
+            if node in self._clean or len({one.verifier for one in found}) != quorum(len(self._peers)):
+                yield f"it seats {node.hex()[:8]} by {len(found)} admissions"
+            self._clean[node], self._classes[node] = self._carried(found)
             self.joined[node] = int(manifest.round) + 1
         self.left |= {one.attendance.node for one in manifest.attendance if one.attendance.kind is LEAVE}
         seated = [node for node in self._clean.keys() - self.left if not after.nodes[node].banned]
         if len(seated) > self._spec.seats:
             yield f"{len(seated)} nodes have {self._spec.seats} seats"
+
+    def _carried(self, votes: Sequence[Admission]) -> tuple[int, Digest]:
+        """The most audits elsewhere that more than f verifiers vouch for in one class, and that class."""
+        liars, rules = (len(self._peers) - 1) // 3, self._spec.audit
+        vouched = [
+            (one.clean, one.exec_class)
+            for one in votes
+            if sum(one.exec_class == other.exec_class and one.clean <= other.clean for other in votes) > liars
+        ]
+        clean, exec_class = max(vouched, default=(0, NO_DIGEST))
+        return min(clean, math.ceil(Fraction(PPM * rules.probation, rules.floor_ppm))), exec_class
 
     def _returned(self, manifest: Manifest) -> Iterator[str]:
         """Who is back, and whether each return has kept the pause after the one before it (5.15)."""

@@ -156,6 +156,16 @@ def test_one_of_two_newcomers_takes_the_free_seat_trains_and_is_paid():
 
 
 @pytest.mark.slow
+def test_a_newcomer_begins_with_the_audits_that_it_passed_in_another_run(monkeypatch):
+    world = simulate(3, replace(CALM, rounds=6, joins_s=1.0))
+    admissions = (one for link in world.promises.chain.values() for one in link.manifest.admissions)
+    assert [one.admission.clean for one in admissions] == [2, 2, 2]
+
+    monkeypatch.setattr("assay.protocol.state_transition._carried", lambda *_: (NO_DIGEST, 0))
+    assert "audits in a row that nodes passed are" in broken(seed=3, rounds=6, joins_s=1.0)
+
+
+@pytest.mark.slow
 def test_a_seat_whose_account_ends_its_delegation_is_handed_over():
     world = simulate(1, replace(CALM, rounds=12, resigns_s=1.0, is_revoked=True))
     (handed,) = (one for link in world.promises.chain.values() for one in link.manifest.hand_over)

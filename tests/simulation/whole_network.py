@@ -27,6 +27,7 @@ import trio
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import HotKey
+from assay.chain.statements import certificate, sign_digest
 from assay.devnet.faults import trainer as faulty_trainer
 from assay.devnet.faults.behaviours import Behaviour
 from assay.devnet.faults.node import FaultyNode
@@ -35,7 +36,8 @@ from assay.network.host import PeerAddress
 from assay.node.seat import LEAVE
 from assay.node.service import Service as Node
 from assay.participant.config import Config, Participant
-from assay.participant.files.record import OWN_RECORD, Role, sign_record, write_record
+from assay.participant.files.record import OWN_RECORD, Role, SignedRecord, sign_record, write_record
+from assay.participant.files.track_record import TrackRecord, write_track_record
 from assay.participant.following import pruning
 from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
@@ -56,10 +58,11 @@ from assay.protocol.params import (
 )
 from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.run_state import RunState
-from assay.protocol.types import NO_PEER, Digest, PeerId
+from assay.protocol.types import NO_DIGEST, NO_PEER, Digest, PeerId
 from assay.testing.members import (
     RUN_ID,
     a_deployment,
+    a_digest,
     a_hot_key,
     a_member,
     a_peer_key,
@@ -82,6 +85,7 @@ from tests.simulation.lying_frames import LIES, NODES_LIES, Copier
 from tests.simulation.one_thread import BEGUN_S, now_s, one_thread, run
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.streams import Frame, Network, SimulatedHost, open_simulated_host
+from tests.simulation.workers import CLASS
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
@@ -101,6 +105,7 @@ EXPECTED = (
     ": expected round ",
     "not discharged yet",
     "no seat",
+    "no track record of this run",
 )
 LOG_LINES = 60
 SCARCE = -1.0  # of a store's room, from which on it is pruned: always
@@ -436,6 +441,19 @@ class WholeNetwork:
             blobs=DiskBlobs(one.folder / "blobs", bytes_max=1 << 26),
         )  # fmt: skip
 
+    def _track_record(self, one: Process, record: SignedRecord) -> TrackRecord:
+        """What a newcomer did in another run: enough for the floor, or less, or on another machine."""
+        clean, exec_class = random.Random(f"track record {self.seed} {one.name}").choice(
+            ((0, CLASS), (2, CLASS), (1000, CLASS), (1000, NO_DIGEST))
+        )
+        found = TrackRecord(
+            run_id=a_digest("another run"), account=record.record.account, exec_class=exec_class,
+            clean=clean, heard_s=int(now_s()), certificate=b"",
+        )  # fmt: skip
+        message = a_deployment().digest(found.statement(self.spec.deployment_id))
+        signed = [sign_digest(message, _keys(member.peer).hot) for member in self.spec.judges]
+        return replace(found, certificate=certificate(message, signed))
+
     def _service(self, one: Process, me: Participant) -> Node | Verifier:
         if one.is_verifier:
             return Verifier(me, false_auditors.runner_of(one.behaviour, self._conspiracy()))
@@ -466,6 +484,7 @@ class WholeNetwork:
                     if one.peer in self.newcomers and not (one.folder / OWN_RECORD).exists():
                         record = sign_record(_keys(one.peer), Role.NODE, "127.0.0.1", 1, int(now_s()))
                         write_record(one.folder / OWN_RECORD, record)
+                        write_track_record(one.folder, self._track_record(one, record))
                     me = self._participant(one)
                     one.service = self._service(one, me)
                     await one.service.run()

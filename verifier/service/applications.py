@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import trio
@@ -22,9 +22,11 @@ from assay.network.host import Handler
 from assay.participant.config import Participant
 from assay.participant.files.application import Application
 from assay.participant.files.record import Record, Role, check_record
+from assay.participant.files.track_record import TrackRecord
 from assay.participant.follower import Follower
 from assay.participant.wallet.claims import open_chain
 from assay.participant.wallet.delegation import delegation_fault
+from assay.participant.wallet.track_records import track_record_fault
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import PeerFault, Unavailable
 from assay.protocol.identity import sign
@@ -51,6 +53,7 @@ class _Guest:
     """A node that has locked a lot, and what we last did for it; times by our clock."""
 
     member: Member
+    track_record: TrackRecord | None = None  # of another run, if it showed one that counts
     checked_s: int = 0
     voted_s: int = -VOTED_S
 
@@ -103,13 +106,13 @@ class Applications:
         check_record(application.record, self._unix_s())
         guest = self._guests.get(record.account)
         if guest is None or guest.member != record.member or self._unix_s() >= guest.checked_s + CHECKED_S:
-            guest = await self._checked(record)
+            guest = await self._checked(application)
         if application.is_ready:
             self._vote(guest)
         return b""
 
-    async def _checked(self, record: Record) -> _Guest:
-        """The guest with this record, whose lot we have just seen on our chain.
+    async def _checked(self, application: Application) -> _Guest:
+        """The guest that applies, whose lot we have just seen on our chain.
 
         Raises:
             PeerFault: the chain does not bear it out.
@@ -117,17 +120,19 @@ class Applications:
         """
         if self._asking.statistics().tasks_waiting >= WAITING_MAX:
             raise Unavailable("others are applying: try again in a moment")
+        record = application.record.record
         async with self._asking:
             fault = await trio.to_thread.run_sync(self._fault, record)
             if fault is not None:
                 self._guests.pop(record.account, None)
                 await trio.sleep(REFUSED_S)
                 raise PeerFault(record.peer, fault)
+            track_record = await trio.to_thread.run_sync(self._track_record, application)
         known = self._guests.pop(record.account, None)
         if known is None or known.member != record.member:
             known = _Guest(member=record.member)
             log.info("guest", extra={"peer": record.peer.hex()[:8], "account": evm_address(record.account)})
-        known.checked_s = self._unix_s()
+        known.track_record, known.checked_s = track_record, self._unix_s()
         self._guests[record.account] = known
         while len(self._guests) > GUESTS_MAX:
             del self._guests[next(iter(self._guests))]
@@ -143,6 +148,9 @@ class Applications:
         if seat == NO_PEER:
             return
         admission = Admission(run_id=self._me.run_id, time_s=time_s, member=guest.member, verifier=seat)
+        if guest.track_record is not None:
+            exec_class, clean = guest.track_record.exec_class, guest.track_record.clean
+            admission = replace(admission, exec_class=exec_class, clean=clean)
         signature = sign(self._me.keys.peer, self._me.domain, admission)
         self._publish(SignedAdmission(admission=admission, signature=signature))
 
@@ -161,3 +169,18 @@ class Applications:
         if chain.is_banned(account):
             return f"{account} is banned for ever"
         return delegation_fault(chain.hot_key(evm_address(record.hot)), account, run.deadline)
+
+    def _track_record(self, application: Application) -> TrackRecord | None:
+        """What a node showed of another run, if it counts here; what does not keeps nobody out."""
+        if not application.track_record:
+            return None
+        (shown,), account = application.track_record, application.record.record.account
+        chain = self._chain = self._chain or open_chain(self._me)
+        fault: str | None = "it is of another account"
+        if shown.account == account:
+            version = chain.set_version_of(self._me.run_id)
+            fault = track_record_fault(chain, self._me.deployment, version, shown, self._unix_s())
+        if fault is not None:
+            log.info("track record does not count", extra={"account": evm_address(account), "reason": fault})
+            return None
+        return shown

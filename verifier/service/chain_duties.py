@@ -32,9 +32,10 @@ from assay.participant.wallet.certificates import certified
 from assay.participant.wallet.claims import claim_everything, open_chain
 from assay.participant.wallet.judges import read_judges
 from assay.participant.wallet.settler import Settler
+from assay.participant.wallet.track_records import track_record_of
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
-from assay.protocol.membership import bound_by
+from assay.protocol.membership import bound_by, no_track_record
 from assay.protocol.messages import (
     Contradiction,
     ModelRequest,
@@ -62,7 +63,7 @@ SIGNED_RESULT = "signed-result/"  # and the epoch: key of the digest of the one 
 
 
 class ChainDuties:
-    """Handlers that sign results, orders, vetoes, discharges, models; tasks that prosecute, settle, claim."""
+    """Handlers that sign what follows from our chain; tasks that prosecute, settle, claim."""
 
     def __init__(self, me: Participant, follower: Follower, state_sync: StateSync) -> None:
         self._me, self._follower, self._state_sync = me, follower, state_sync
@@ -71,6 +72,7 @@ class ChainDuties:
         self._trained_on: Digest | None = None  # a manifest may be large, and does not change
         self._set_version: int | None = None  # of the verifier set that the run was opened with
         self._discharges: dict[PeerId, bytes] = {}  # signatures: asked for again, they cost nothing
+        self._track_records: dict[PeerId, bytes] = {}  # likewise
         self._chain: Chain | None = None
         self._host: Host
         self.handlers: Mapping[str, Handler] = {
@@ -78,6 +80,7 @@ class ChainDuties:
             "sign-slash-order": self._sign_slash_order,
             "sign-veto": Vetoes(me, follower, lambda case_id: is_honest(me.store, case_id)).answer,
             "sign-discharge": self._sign_discharge,
+            "sign-track-record": self._sign_track_record,
             "sign-model": self._sign_model,
         }
 
@@ -206,13 +209,7 @@ class ChainDuties:
             Unavailable: our chain, or evidence that no manifest carries, still binds it.
         """
         node = PeerId(body)
-        reason = bound_by(self._follower.run_state, node)
-        if reason is None and any(
-            name.endswith(f"/{node.hex()}") for name in self._me.store.values(EVIDENCE)
-        ):
-            reason = "it signed two commits for one round"
-        if reason is None and not has_shown_list(self._me.store, self._follower.run_state, node):
-            reason = "it has not shown its list of known-answer tasks"
+        reason = bound_by(self._follower.run_state, node) or self._known_against(node)
         if reason is not None:
             raise Unavailable(f"node {node[:4].hex()} is not discharged here: {reason}")
         if node not in self._discharges:
@@ -223,6 +220,30 @@ class ChainDuties:
             message = self._me.deployment.digest(left)
             self._discharges[node] = sign_digest(message, self._me.keys.hot)
         return self._discharges[node]
+
+    async def _sign_track_record(self, _peer: PeerId, body: bytes) -> bytes:
+        """Our signature on the track record of a node that has ended, whoever asks for it.
+
+        Raises:
+            Unavailable: our chain, or evidence that no manifest carries, speaks against it.
+        """
+        node, run_state = PeerId(body), self._follower.run_state
+        reason = no_track_record(run_state, node) or self._known_against(node)
+        if reason is not None:
+            raise Unavailable(f"node {node[:4].hex()} has no track record here: {reason}")
+        if node not in self._track_records:
+            said = track_record_of(self._me.run_id, run_state.nodes[node])
+            message = self._me.deployment.digest(said.statement(self._me.spec.deployment_id))
+            self._track_records[node] = sign_digest(message, self._me.keys.hot)
+        return self._track_records[node]
+
+    def _known_against(self, node: PeerId) -> str | None:
+        """What we know against a node that no manifest carries, or do not know of it yet; None if nothing."""
+        if any(name.endswith(f"/{node.hex()}") for name in self._me.store.values(EVIDENCE)):
+            return "it signed two commits for one round"
+        if not has_shown_list(self._me.store, self._follower.run_state, node):
+            return "it has not shown its list of known-answer tasks"
+        return None
 
     def _due(self) -> list[SlashOrderRequest]:
         """Every slash that the chain implies, of nodes and of verifiers."""

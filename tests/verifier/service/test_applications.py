@@ -9,18 +9,21 @@ from typing import Any
 import pytest
 import trio
 
+from assay.chain.commit_statement import evm_address
 from assay.chain.state import HotKey, LotState
+from assay.chain.statements import certificate, sign_digest
 from assay.participant.files.application import Application
 from assay.participant.files.record import Role, SignedRecord, sign_record
+from assay.participant.files.track_record import VALID_S, TrackRecord
 from assay.participant.keys.keyring import Keys
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import PeerFault, Unavailable
 from assay.protocol.identity import peer_of, verify
 from assay.protocol.messages import SignedAdmission
 from assay.protocol.run_state import start
-from assay.protocol.types import PeerId
-from assay.testing.members import DOMAIN, RUN_ID, a_peer_key, peer
-from assay.testing.signed import a_spec
+from assay.protocol.types import NO_DIGEST, Address, PeerId
+from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, peer
+from assay.testing.signed import VERIFIERS, a_member, a_spec
 from assay.verifier.service import applications
 from assay.verifier.service.applications import CHECKED_S, GUESTS_MAX, VOTED_S, Applications
 
@@ -37,10 +40,21 @@ class FakeChain:
         self.banned = False
         self.delegation: HotKey | None = None
         self.looks = 0
+        self.runs: dict[bytes, Any] = {}  # others in this deployment
+        self.hot_keys = {evm_address(a_member(n).account): evm_address(a_member(n).hot) for n in VERIFIERS}
 
-    def run(self, _run_id: bytes) -> Any:
-        self.looks += 1
-        return self.run_found
+    def run(self, run_id: bytes) -> Any:
+        self.looks += run_id == RUN_ID
+        return self.run_found if run_id == RUN_ID else self.runs.get(run_id)
+
+    def verifier_set(self, _version: int) -> list[str]:
+        return list(self.hot_keys)
+
+    def set_version_of(self, _run_id: bytes) -> int:
+        return 3
+
+    def hot_key_of(self, account: str) -> str:
+        return self.hot_keys[account]
 
     def lot_of(self, *_where: Any) -> LotState:
         return self.lot
@@ -61,14 +75,23 @@ class Rig:
         spec = replace(spec, seats=len(spec.nodes) + 1)
         self.follower = SimpleNamespace(run_state=start(spec, RUN_ID))
         me: Any = SimpleNamespace(
-            run_id=RUN_ID, me=peer(ME), domain=DOMAIN, keys=SimpleNamespace(peer=a_peer_key(ME))
-        )
+            run_id=RUN_ID, me=peer(ME), domain=DOMAIN, keys=SimpleNamespace(peer=a_peer_key(ME)),
+            deployment=a_deployment(),
+        )  # fmt: skip
         monkeypatch.setattr(applications, "open_chain", lambda _me: self.chain)
         monkeypatch.setattr(applications, "REFUSED_S", 0)
         self.applications = Applications(me, self.follower, self.published.append, lambda: self.now_s)  # type: ignore[arg-type]
 
-    def apply(self, signed: SignedRecord, *, is_ready: bool = True, sender: PeerId | None = None) -> None:
-        body = encode(Application(record=signed, is_ready=is_ready))
+    def apply(
+        self,
+        signed: SignedRecord,
+        *,
+        is_ready: bool = True,
+        sender: PeerId | None = None,
+        shown: TrackRecord | None = None,
+    ) -> None:
+        track_record = () if shown is None else (shown,)
+        body = encode(Application(record=signed, is_ready=is_ready, track_record=track_record))
         trio.run(self.applications.handlers["apply"], sender or signed.record.peer, body)
 
 
@@ -94,8 +117,6 @@ def rig(monkeypatch: pytest.MonkeyPatch, keys: Keys) -> Rig:
 
 
 def delegated(keys: Keys) -> HotKey:
-    from assay.chain.commit_statement import evm_address
-
     return HotKey(account=evm_address(keys.account_address), expiry=DEADLINE + 1)
 
 
@@ -191,3 +212,80 @@ def test_one_account_has_one_guest_and_all_together_are_bounded(rig: Rig, keys: 
         rig.chain.delegation = delegated(others)
         rig.apply(a_record(others), is_ready=False)
     assert not rig.applications.knows(second.record.peer)
+
+
+EARLIER, CLASS = a_digest("an earlier run"), a_digest("class")
+
+
+def a_track_record(keys: Keys, signers: Any = VERIFIERS[:3], **changes: Any) -> TrackRecord:
+    """Of an earlier run, signed by these of its verifiers."""
+    account = Address(bytes(keys.account_address))
+    found = TrackRecord(
+        run_id=EARLIER, account=account, exec_class=CLASS, clean=40, heard_s=NOW - 9, certificate=b""
+    )
+    found = replace(found, **changes)
+    message = a_deployment().digest(found.statement(a_deployment().deployment_id))
+    cert = certificate(message, [sign_digest(message, a_hot_key(name)) for name in signers])
+    return replace(found, certificate=cert)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_track_record_of_this_set_or_the_one_before_it_is_in_the_vote(rig: Rig, keys: Keys, version: int):
+    rig.chain.runs[EARLIER] = SimpleNamespace(set_version=version)
+
+    rig.apply(a_record(keys), shown=a_track_record(keys))
+
+    (vote,) = rig.published
+    assert (vote.admission.exec_class, vote.admission.clean) == (CLASS, 40)
+    verify(peer(ME), DOMAIN, vote.admission, vote.signature)
+
+
+def false_ones(keys: Keys) -> dict[str, TrackRecord]:
+    good = a_track_record(keys)
+    return {
+        "too few signatures": a_track_record(keys, VERIFIERS[:2]),
+        "of a stranger": a_track_record(keys, (*VERIFIERS[:2], "mallory")),
+        "no signature": replace(good, certificate=b""),
+        "no certificate": replace(good, certificate=b"?" * 65),
+        "more audits": replace(good, clean=41),
+        "another class": replace(good, exec_class=a_digest("another")),
+        "a later step": replace(good, heard_s=NOW),
+        "of a foreign run": a_track_record(keys, run_id=a_digest("of another deployment")),
+        "of another account": a_track_record(some_keys(2)),
+        "of another, renamed": replace(a_track_record(some_keys(2)), account=good.account),
+    }
+
+
+@pytest.mark.parametrize("name", false_ones(some_keys()))
+def test_a_false_or_foreign_track_record_counts_nothing_and_keeps_nobody_out(rig: Rig, keys: Keys, name: str):
+    rig.chain.runs[EARLIER] = SimpleNamespace(set_version=3)
+
+    rig.apply(a_record(keys), shown=false_ones(keys)[name])
+
+    (vote,) = rig.published
+    assert (vote.admission.exec_class, vote.admission.clean) == (NO_DIGEST, 0)
+    assert rig.applications.knows(peer_of(keys.peer))
+
+
+def test_a_track_record_is_worth_nothing_once_its_set_is_gone_or_a_signer_has_another_key(
+    rig: Rig, keys: Keys
+):
+    rig.chain.runs[EARLIER] = SimpleNamespace(set_version=1)
+    rig.apply(a_record(keys), shown=a_track_record(keys))
+    rig.chain.runs[EARLIER] = SimpleNamespace(set_version=3)
+    rig.chain.hot_keys[evm_address(a_member(VERIFIERS[0]).account)] = evm_address(a_member("new").hot)
+    rig.now_s += CHECKED_S
+    rig.apply(a_record(keys), shown=a_track_record(keys))
+
+    assert [vote.admission.clean for vote in rig.published] == [0, 0]
+    rig.now_s += CHECKED_S
+    rig.apply(a_record(keys), shown=a_track_record(keys, VERIFIERS[1:]))
+    assert rig.published[-1].admission.clean == 40
+
+
+def test_a_track_record_counts_for_thirty_days(rig: Rig, keys: Keys):
+    rig.chain.runs[EARLIER] = SimpleNamespace(set_version=3)
+    for now_s in (NOW + VALID_S, NOW + VALID_S + CHECKED_S):
+        rig.now_s = now_s
+        rig.apply(a_record(keys), shown=a_track_record(keys, heard_s=NOW))
+    assert [vote.admission.clean for vote in rig.published] == [40, 0]

@@ -29,6 +29,7 @@ from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.wallet import cases
 from assay.participant.wallet.judges import named_judges
+from assay.participant.wallet.track_records import track_record_of
 from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import MalformedMessage, Unavailable
@@ -509,3 +510,30 @@ def test_a_discharge_that_is_asked_for_again_is_not_signed_again(me, monkeypatch
     monkeypatch.delattr(duties_module, "sign_digest")
 
     assert ask_to_discharge(me, follower, duties=asked) == first
+
+
+def ask_for_track_record(me, follower, node):
+    chain_duties = ChainDuties(me, follower, PublicState())
+    return trio.run(chain_duties.handlers["sign-track-record"], peer("anybody"), node)
+
+
+def test_a_track_record_is_signed_of_who_ended_and_of_nobody_at_fault(me):
+    links = links_with_a_leave(me.spec.ordered.settled_at(0) + 1)
+    follower = followed(me, links)
+    record = follower.run_state.nodes[LEAVER]
+
+    signature = ask_for_track_record(me, follower, LEAVER)
+
+    said = track_record_of(RUN_ID, record).statement(me.spec.deployment_id)
+    assert (said.clean, said.account) == (1, evm_address(a_member("nora").account))
+    assert recover(me.deployment.digest(said), signature) == evm_address(a_member(ME).hot)
+    with pytest.raises(Unavailable, match="not all of its steps are settled"):
+        ask_for_track_record(me, follower, peer("nils"))
+    me.store.set_value(f"{EVIDENCE}0/{LEAVER.hex()}", b"a pair")
+    with pytest.raises(Unavailable, match="two commits for one round"):
+        ask_for_track_record(me, follower, LEAVER)
+
+
+def test_a_proven_fault_is_no_track_record(me):
+    with pytest.raises(Unavailable, match="its fault in round 0 is proven"):
+        ask_for_track_record(me, followed(me, links_that_convict()), GUILTY)
