@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import pytest
 import trio
 
+from assay.network.host import open_host
 from assay.node.service import HELD_BYTES_PER_S, HELD_S
 from assay.node.service import Service as Node
 from assay.participant.pushes import Pushes
@@ -30,7 +31,7 @@ from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.service.process import Service
 from assay.verifier.service.relay import RELAY_S, Relay
 from tests.simulation.one_thread import one_thread, run
-from tests.simulation.streams import BLOB, Frame, Network, SimulatedHost, open_simulated_host
+from tests.simulation.streams import BLOB, Frame, Network, open_simulated_host
 from tests.verifier.service import a_driver
 from tests.verifier.service.a_driver import Running, a_participant, a_real_commit, an_update, running
 
@@ -43,8 +44,8 @@ Lie = Callable[[Frame], tuple[Frame, ...]]
 
 
 @pytest.fixture(autouse=True)
-def _large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A model whose updates do not fit beside a commit, the same two to get one first, and no chance."""
+def _large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model whose updates do not fit beside a commit, and the same two to get one first."""
     layout = layout_of(SPEC.model)
     rules = replace(
         a_driver.RULES, zero_momentum=zero_root(RUN_ID, SPEC.rule, layout.blocks), block_count=layout.blocks
@@ -59,8 +60,6 @@ def _large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, value in faked.items():
         monkeypatch.setattr(a_driver, name, value)
     monkeypatch.setattr("assay.node.service.first_hand", lambda *_given: FIRST)
-    with one_thread(0):
-        yield
 
 
 @dataclass(eq=False)
@@ -108,8 +107,11 @@ class Committee:
 
 
 @asynccontextmanager
-async def a_committee(folder: Path, **lies: Lie) -> AsyncIterator[Committee]:
-    """A committee that is connected; the frames of the verifiers named are as their lies have them."""
+async def a_committee(folder: Path, *, is_real: bool = False, **lies: Lie) -> AsyncIterator[Committee]:
+    """A committee that is connected; the frames of the verifiers named are as their lies have them.
+
+    Its hosts are simulated, on a simulated network, or real ones that talk over sockets.
+    """
     one = Committee({peer(name): lie for name, lie in lies.items()})
     for name in ("nora", *VERIFIERS):
         (folder / name).mkdir()
@@ -125,27 +127,39 @@ async def a_committee(folder: Path, **lies: Lie) -> AsyncIterator[Committee]:
             service.layout, service.pushes = a_driver.LAYOUT, Pushes(1 << 20)
             service._submitting, service.relay = WeakValueDictionary(), Relay(SPEC.seat_peers, 1 << 20)
             service._host = await stack.enter_async_context(
-                a_host(network, name, verifier.me.blobs, submit=service._on_submit)
+                a_host(None if is_real else network, name, verifier.me.blobs, submit=service._on_submit)
             )
             nursery.start_soon(take_pieces, service._host, service.pushes)
             one.verifiers[peer(name)], one.hosts[peer(name)] = verifier, service._host
         one.node = Node.__new__(Node)
         one.node.me, one.node._sending_s = ever, 0.0
         one.node.follower = verifier.follower
-        one.node._host = await stack.enter_async_context(a_host(network, "nora", ever.blobs))
+        one.node._host = await stack.enter_async_context(
+            a_host(None if is_real else network, "nora", ever.blobs)
+        )
         ever.blobs.put(one.update)
         nursery.start_soon(network.run)
-        await trio.sleep(3)  # connections
+        hosts = [one.node._host, *one.hosts.values()]
+        if is_real:
+            for host in hosts:
+                nursery.start_soon(host.keep_connected, [other.address for other in hosts])
+        with trio.fail_after(30):
+            while any(len(host.connected()) < len(hosts) - 1 for host in hosts):
+                await trio.sleep(0.1)
         yield one
         nursery.cancel_scope.cancel()
 
 
-def a_host(network: Network, name: str, blobs: Any, **handlers: Any) -> Any:
-    seed = bytes(a_peer_key(name))
-    return open_simulated_host(network, seed=seed, is_member=lambda _: True, handlers=handlers, blobs=blobs)
+def a_host(network: Network | None, name: str, blobs: Any, **handlers: Any) -> Any:
+    given: dict[str, Any] = {
+        "seed": bytes(a_peer_key(name)), "is_member": lambda _: True, "handlers": handlers, "blobs": blobs,
+    }  # fmt: skip
+    if network is None:
+        return open_host(listen_port=0, network_id="first hand", **given)
+    return open_simulated_host(network, **given)
 
 
-async def take_pieces(host: SimulatedHost, pushes: Pushes) -> None:
+async def take_pieces(host: Any, pushes: Pushes) -> None:
     async for notification in host.notifications:
         pushes.take(notification.peer, decode(BlobPiece, notification.payload))
 
@@ -162,7 +176,12 @@ def handed_in(folder: Path, *, within_s: float, by: list[PeerId], **lies: Lie) -
             assert not one.node.me.store.values("refusal/")
         return one
 
-    return run(main)
+    return simulated(main)
+
+
+def simulated(main: Callable[[], Awaitable[Any]]) -> Any:
+    with one_thread(0):
+        return run(main)
 
 
 def silent(frame: Frame) -> tuple[Frame, ...]:
@@ -216,4 +235,18 @@ def test_a_node_that_names_who_has_nothing_makes_a_verifier_ask_each_once_a_roun
                 assert await relay.update(host, named.signed.commit, named.held_by) is None
             assert [one.asked[host.peer, verifier] for verifier in FIRST] == [1, 1]
 
-    run(main)
+    simulated(main)
+
+
+def test_what_a_nodes_host_writes_to_its_sockets_is_two_copies(tmp_path: Path) -> None:
+    async def main() -> tuple[int, int]:
+        async with a_committee(tmp_path, is_real=True) as one:
+            async with trio.open_nursery() as nursery:
+                before = one.node._host.traffic().sent
+                nursery.start_soon(one.node._hand_in, SPEC.verifier_peers, one.submission)
+                await one.held(*FIRST, *REST, within_s=60)
+                nursery.cancel_scope.cancel()
+            return one.node._host.traffic().sent - before, len(one.update)
+
+    sent, size = trio.run(main)
+    assert 2 * size < sent < 2.05 * size
