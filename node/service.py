@@ -5,13 +5,16 @@ commit is stored before it is sent, and no other commit is ever signed for the s
 between.
 
     final round r-1 --> step (durable) --> commit (durable) --> every verifier --> final round r
+                        update, if large --> two verifiers --> the others
                         drawn? --> opening --> the assigned auditors
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass, field
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 import trio
 
@@ -62,6 +65,7 @@ from assay.protocol.identity import sign, verify
 from assay.protocol.known_answers import drawn_tasks, task_secret
 from assay.protocol.membership import bound_by
 from assay.protocol.messages import (
+    FIRST_HAND,
     INLINE_UPDATE_BYTES,
     NO_OWN_DATA,
     Commit,
@@ -84,6 +88,11 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 RESUBMIT_S = 15.0
 SUBMIT_S = 40.0
+HELD_S, HELD_BYTES_PER_S = (
+    2.0,
+    1_000_000,
+)  # how long the first verifiers to get an update have to acknowledge it
+NEXT_S = 0.25  # for the second, once the first has; half of what the first took, if that is more
 FETCH_S = 60.0
 ANSWERS: dict[bytes, type[SignedReceipt] | type[SignedRefusal]] = {
     SignedReceipt.TAG: SignedReceipt,
@@ -146,13 +155,48 @@ def check_price(money: MoneySpec, least: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sent:
-    """When a step was first sent, and which verifiers acknowledged it; delivered once `wanted` have."""
+    """When a step was first sent, and which verifiers acknowledged it; delivered once `wanted` have.
+
+    `first_hand` get the update from the node, the others from those of them that hold it.
+    """
 
     at_s: float
     wanted: int
+    first_hand: Sequence[PeerId]
     receipts: set[PeerId] = field(default_factory=set)
+    news: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def held_by(self) -> tuple[PeerId, ...]:
+        """Which of `first_hand` hold the update by their receipts."""
+        return tuple(verifier for verifier in self.first_hand if verifier in self.receipts)
+
+    def acknowledged(self, verifier: PeerId) -> None:
+        """Note a verifier's receipt."""
+        self.receipts.add(verifier)
+        self.news.set()
+        self.news = trio.Event()
+
+    async def held(self, update_bytes: int) -> None:
+        """Return once all of `first_hand` hold the update, or those that do not are not waited for.
+
+        One alone may lie and serve nobody, so the other is waited for as well, if it is about as fast.
+        """
+        limit_s = HELD_S + FIRST_HAND * update_bytes / HELD_BYTES_PER_S
+        with trio.move_on_at(self.at_s + limit_s) as scope:
+            while len(self.held_by) < len(self.first_hand):
+                await self.news.wait()
+                if self.held_by:
+                    next_s = max((trio.current_time() - self.at_s) / 2, NEXT_S)
+                    scope.deadline = min(scope.deadline, trio.current_time() + next_s)
+
+
+def first_hand(verifiers: Sequence[PeerId], connected: Collection[PeerId]) -> list[PeerId]:
+    """To whom a node sends a large update itself: two at random in each round, connected ones first."""
+    drawn = random.sample(verifiers, len(verifiers))
+    return sorted(drawn, key=lambda verifier: verifier not in connected)[:FIRST_HAND]
 
 
 class Service:
@@ -329,7 +373,10 @@ class Service:
         return record is not None and record.banned
 
     async def _contribute(self, run_state: RunState) -> None:
-        """Send this round's commit to every verifier, repeatedly until the round is final."""
+        """Send this round's commit to every verifier, repeatedly until the round is final.
+
+        A large update goes to two of them, and the commit to the others once these hold it.
+        """
         submission, self._began_s = None, trio.current_time()
         while submission is None:
             try:
@@ -339,12 +386,23 @@ class Service:
             except (Unavailable, Diverged) as error:
                 log.warning("no step yet", extra={"round": int(run_state.round), "reason": str(error)})
                 await trio.sleep(RETRY_S)
-        sent = Sent(trio.current_time(), quorum(len(run_state.holders)))
         async with trio.open_nursery() as nursery:
-            for verifier in run_state.holders:
-                nursery.start_soon(self._submit, verifier, submission, sent)
+            nursery.start_soon(self._hand_in, run_state.holders, submission)
             if self.me.spec.rule.read_lag and run_state.is_paid_for(run_state.round + 1):
                 nursery.start_soon(self._work_ahead, submission.signed.commit)
+
+    async def _hand_in(self, verifiers: Sequence[PeerId], submission: Submission) -> None:
+        """Send a commit to all these verifiers until cancelled, first to those that get its update here."""
+        first = verifiers if submission.update else first_hand(verifiers, self._host.connected())
+        sent = Sent(trio.current_time(), quorum(len(verifiers)), first)
+        async with trio.open_nursery() as nursery:
+            for verifier in first:
+                nursery.start_soon(self._submit, verifier, submission, sent)
+            if len(first) < len(verifiers):
+                await sent.held(submission.signed.commit.update_bytes)
+            for verifier in verifiers:
+                if verifier not in first:
+                    nursery.start_soon(self._submit, verifier, submission, sent)
 
     async def _fetch_ahead(self) -> None:
         """Have each new aggregate here before the trainer, which may still be at work, can take it."""
@@ -391,7 +449,7 @@ class Service:
         record = await self._step(run_state)
         self.me.blobs.put(record.update)
         inline = record.update if len(record.update) <= INLINE_UPDATE_BYTES else b""
-        submission = Submission(signed=self._signed(record.commit), update=inline)
+        submission = Submission(signed=self._signed(record.commit), update=inline, held_by=())
         self.me.store.set_value(name, encode(submission))
         self.me.store.drop_values(
             "commit/", {f"commit/{r}" for r in range(int(run_state.round) - 2, int(run_state.round) + 1)}
@@ -428,11 +486,13 @@ class Service:
         """Send the commit to one verifier until cancelled: a restarted verifier has lost it."""
         commit = submission.signed.commit
         refused = ""
-        if not submission.update:
+        is_first = verifier in sent.first_hand
+        if is_first and not submission.update:
             await self._push_update(verifier, commit)
         while True:
             try:
-                body = await self._host.request(verifier, "submit", encode(submission), timeout_s=SUBMIT_S)
+                told = submission if is_first else replace(submission, held_by=sent.held_by)
+                body = await self._host.request(verifier, "submit", encode(told), timeout_s=SUBMIT_S)
                 answer: SignedReceipt | SignedRefusal = decode_any(ANSWERS, body)
                 if isinstance(answer, SignedRefusal):
                     raise self._refused(verifier, commit, answer)
@@ -443,7 +503,7 @@ class Service:
                     raise PeerFault(verifier, "receipt for another commit")
                 self.me.store.set_value(f"receipt/{int(commit.round)}/{verifier.hex()[:8]}", body)
                 if verifier not in sent.receipts:
-                    sent.receipts.add(verifier)
+                    sent.acknowledged(verifier)
                     if len(sent.receipts) == sent.wanted:
                         self._sending_s = trio.current_time() - sent.at_s
                 await trio.sleep(RESUBMIT_S)

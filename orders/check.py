@@ -32,6 +32,7 @@ from assay.participant.batch_size import planned_ms
 from assay.protocol.auditing.draws import opened_count, wide_share_ppm
 from assay.protocol.errors import ConfigError
 from assay.protocol.known_answers import lineage_max
+from assay.protocol.messages import FIRST_HAND, INLINE_UPDATE_BYTES
 from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
 from assay.protocol.types import NO_DIGEST, Address
 from assay.protocol.update_rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
@@ -115,15 +116,15 @@ def check_order(path: Path | None, on_bytes: OnBytes = nobody) -> OrderReport:
         )
         + " per forward and backward pass",
         "method": method_words(order, rule),
-        "update": f"about {bytes_text(share * block_bits(rule) / 8)} per node and round "
+        "update": f"about {bytes_text(update_bytes(rule, layout))} per node and round "
         f"({block_bits(rule) * share / layout.parameters:.2f} bits per parameter), "
         f"at most {bytes_text(most)}",
         "work": f"{order.run.rounds:,} rounds of {order.least_nodes * order.tokens_per_step:,} tokens, "
         + epoch_words(order),
         "sizes": size_words(order),
         "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed; "
-        + opened_words(audit_spec(order), layout.blocks)
-        + f"; {opening_words(order, layout)}",
+        + opened_words(audit_spec(order), layout.blocks),
+        "uploads": upload_words(order, layout),
         "openings": late_words(order, layout),
         "deters": deters_words(order),
         "accused": accused_words(order),
@@ -329,20 +330,39 @@ def opened_words(rules: AuditSpec, blocks: int) -> str:
     return f"{opened}; a block that is false in every step is opened after {steps:,.0f}"
 
 
-def opening_words(order: Order, layout: Layout) -> str:
-    """How much an honest node uploads for audits, in the mean."""
+def update_bytes(rule: RuleSpec, layout: Layout) -> float:
+    """What a node's message of one round has in the mean, if positions are random."""
+    return layout.blocks / rule.fragments * block_bits(rule) / 8
+
+
+def copies_sent(verifiers: int, update: float) -> int:
+    """To how many verifiers a node itself sends an update of so many bytes, where all of them answer."""
+    return verifiers if update <= INLINE_UPDATE_BYTES else min(FIRST_HAND, verifiers)
+
+
+def openings_bytes(order: Order, layout: Layout, rate_ppm: int) -> float:
+    """What an honest node uploads for openings a round, at most in the mean, at this rate of audits."""
     rules = audit_spec(order)
+    wide = wide_share_ppm(rules, rate_ppm) / PPM
+    usual, most = (
+        opening_bytes_max(order.rule, layout, count)
+        for count in (opened_count(rules, rate_ppm), rules.wide_blocks)
+    )
+    readers = 1 + rules.replication_ppm / PPM  # auditors, each of whom has it from the node
+    return rate_ppm / PPM * readers * ((1 - wide) * usual + wide * most)
 
-    def mean_bytes(rate_ppm: int) -> float:
-        wide = wide_share_ppm(rules, rate_ppm) / PPM
-        usual, most = (
-            opening_bytes_max(order.rule, layout, count)
-            for count in (opened_count(rules, rate_ppm), rules.wide_blocks)
-        )
-        return rate_ppm / PPM * ((1 - wide) * usual + wide * most)
 
-    first, last = (bytes_text(mean_bytes(rate_ppm)) for rate_ppm in (PPM, rules.floor_ppm))
-    return f"openings take up to {first} a node and round on probation, {last} at the floor"
+def upload_words(order: Order, layout: Layout) -> str:
+    """How much an honest node uploads a round, in the mean: its update and what its audits open."""
+    update = update_bytes(order.rule, layout)
+    copies = copies_sent(order.run.verifiers, update)
+    first, last = (openings_bytes(order, layout, rate_ppm) for rate_ppm in (PPM, audit_spec(order).floor_ppm))
+    total, later = (copies * update + openings for openings in (first, last))
+    return (
+        f"{bytes_text(total)} a node and round on probation, {total / update:.1f} times its update, and "
+        f"{bytes_text(later)} at the floor, {later / update:.1f} times: the update to {copies} verifiers, "
+        f"and up to {bytes_text(first)} and {bytes_text(last)} of openings"
+    )
 
 
 def late_words(order: Order, layout: Layout) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import trio
 
@@ -216,10 +216,12 @@ async def fetch_blob(
     deadline_s: float,
     size_max: int = BLOB_BYTES_MAX,
     first: PeerId | None = None,
+    last: Collection[PeerId] = (),
 ) -> bytes:
     """Download a blob from the connected ones of `holders`; retried until the deadline.
 
-    They are asked in a random order, but `first` before all others, and alone while chunks come from it.
+    They are asked in a random order, but `first` before all others, and alone while chunks come from it, and
+    those in `last` after all others.
 
     Raises:
         Unavailable: it was not complete in time.
@@ -229,7 +231,7 @@ async def fetch_blob(
         while True:
             willing = [peer for peer in holders if peer in host.connected()]
             random.shuffle(willing)
-            willing.sort(key=lambda peer: peer != first)
+            willing.sort(key=lambda peer: (peer != first, peer in last))
             at_once = 1 if first in willing else FETCH_HOLDERS_AT_ONCE
             if willing:
                 try:

@@ -42,6 +42,7 @@ STATEMENT_BYTES_MAX = 512  # of an encoded vote or block
 CONTRADICTIONS_MAX = 4  # in one manifest; the rest goes into the next ones
 EVIDENCE_BYTES_MAX = 160 * 1024  # of a processor and a few GPUs, with certificates
 INLINE_UPDATE_BYTES = 128 * 1024
+FIRST_HAND = 2  # verifiers to which a node sends an update that is larger than that
 PIECE_BYTES_MAX = 64 * 1024  # of a pushed blob: votes find a gap between two pieces
 
 
@@ -670,9 +671,10 @@ class SignedRefusal:
 class Submission:
     """A node's commit, sent to a verifier; a small update is included, a large one pushed or fetched."""
 
-    TAG: ClassVar[bytes] = b"assay/submission/2"
+    TAG: ClassVar[bytes] = b"assay/submission/3"
     signed: SignedCommit
     update: Annotated[bytes, Max(INLINE_UPDATE_BYTES)]
+    held_by: Annotated[tuple[PeerId, ...], Max(FIRST_HAND)]  # from whom to fetch it; none: from the node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

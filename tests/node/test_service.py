@@ -16,12 +16,12 @@ import trio.testing
 from assay.network.blob_store import DiskBlobs
 from assay.node.messages import RepeatStep, TakeStep
 from assay.node.openings import LOOK_S, REPEATS_MAX, Openings
-from assay.node.service import Sent, Service
+from assay.node.service import HELD_BYTES_PER_S, HELD_S, NEXT_S, Sent, Service, first_hand
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.known_answers import Tasks
-from assay.protocol.messages import INLINE_UPDATE_BYTES, BlobPiece, OpeningNotice, Submission
+from assay.protocol.messages import FIRST_HAND, INLINE_UPDATE_BYTES, BlobPiece, OpeningNotice, Submission
 from assay.protocol.types import Digest, RoundId
 from assay.testing.members import a_digest, peer
 from assay.testing.signed import a_history, a_signed_commit
@@ -29,7 +29,7 @@ from assay.testing.specs import a_rule
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
 
-NORA = peer("nora")
+NORA, VERA, VITO = peer("nora"), peer("vera"), peer("vito")
 
 
 class WorkerProcess:
@@ -100,8 +100,8 @@ def submitted(folder: Path, update: bytes, *, is_damaged: bool = False) -> list[
 
     async def main() -> None:
         with trio.move_on_after(0.2):
-            submission, sent = Submission(signed=signed, update=inline), Sent(trio.current_time(), 3)
-            await Service._submit(service, peer("vera"), submission, sent)
+            submission = Submission(signed=signed, update=inline, held_by=())
+            await Service._submit(service, VERA, submission, Sent(trio.current_time(), 3, [VERA]))
 
     trio.run(main)
     return host.came
@@ -119,6 +119,47 @@ def test_a_large_update_goes_ahead_of_its_commit_and_a_small_one_with_it(tmp_pat
 def test_an_update_that_is_damaged_on_our_disk_is_not_pushed_and_ends_nothing(tmp_path, caplog):
     assert submitted(tmp_path, bytes(INLINE_UPDATE_BYTES + 1), is_damaged=True) == ["submit"]
     assert "update not pushed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("receipts", "waits_s", "held_by"),
+    [
+        ({}, HELD_S + FIRST_HAND, ()),
+        ({VERA: 1.0}, 1.5, (VERA,)),
+        ({VERA: 0.1}, 0.1 + NEXT_S, (VERA,)),
+        ({VERA: 1.0, VITO: 1.4}, 1.4, (VERA, VITO)),
+        ({VITO: 1.0, VERA: 1.6}, 1.5, (VITO,)),
+        ({VERA: HELD_S + FIRST_HAND - 0.1}, HELD_S + FIRST_HAND, (VERA,)),
+        ({peer("viktor"): 1.0}, HELD_S + FIRST_HAND, ()),
+    ],
+)
+def test_the_first_to_hold_an_update_is_waited_for_and_the_second_half_as_long_again(
+    receipts, waits_s, held_by
+):
+    async def main() -> None:
+        sent = Sent(trio.current_time(), 3, [VERA, VITO])
+
+        async def acknowledge() -> None:
+            for verifier, at_s in receipts.items():
+                await trio.sleep_until(sent.at_s + at_s)
+                sent.acknowledged(verifier)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(acknowledge)
+            await sent.held(HELD_BYTES_PER_S)
+            assert trio.current_time() - sent.at_s == pytest.approx(waits_s)
+            assert sent.held_by == held_by
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_each_round_draws_two_verifiers_and_those_that_are_connected_before_others():
+    verifiers = [peer(name) for name in ("vera", "vito", "viktor", "vlad")]
+    drawn = {tuple(first_hand(verifiers, verifiers)) for _ in range(400)}
+    assert len(drawn) == 12 and all(len({*pair}) == 2 for pair in drawn)
+    assert all({*first_hand(verifiers, (VERA, VITO))} == {VERA, VITO} for _ in range(100))
+    assert first_hand([VERA], ()) == [VERA]
 
 
 ROUND = 7  # of the run's next manifest

@@ -16,6 +16,7 @@ from assay.orders.check import (
     appeal_words,
     block_bits,
     check_order,
+    copies_sent,
     deterrence_words,
     deters_words,
     epoch_words,
@@ -24,10 +25,10 @@ from assay.orders.check import (
     model_words,
     node_price,
     opened_words,
-    opening_words,
     size_words,
     start_words,
     tokenizer_words,
+    upload_words,
 )
 from assay.orders.load import load_order
 from assay.orders.order import public_start
@@ -35,6 +36,7 @@ from assay.orders.price.quote import audit_share
 from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec, order_closing_s
 from assay.protocol.auditing.draws import wide_share_ppm
 from assay.protocol.errors import ConfigError
+from assay.protocol.messages import INLINE_UPDATE_BYTES
 from assay.protocol.params import PPM
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import Values
@@ -160,12 +162,30 @@ def test_openings_take_every_audit_on_probation_and_the_floor_s_share_later():
     for rate, count in ((PPM, 8), (rules.floor_ppm, rules.blocks)):
         usual, most = (opening_bytes_max(DEFAULT.rule, layout, n) for n in (count, rules.wide_blocks))
         wide = Fraction(wide_share_ppm(rules, rate), PPM)
-        means.append(bytes_text(float(Fraction(rate, PPM) * ((1 - wide) * usual + wide * most))))
+        read = Fraction(rate * (PPM + rules.replication_ppm), PPM**2)
+        means.append(bytes_text(float(read * ((1 - wide) * usual + wide * most))))
 
-    words = opening_words(DEFAULT, layout)
+    assert upload_words(DEFAULT, layout).endswith(f"and up to {means[0]} and {means[1]} of openings")
+    assert means[0] == "373.0 kB"
 
-    assert words == f"openings take up to {means[0]} a node and round on probation, {means[1]} at the floor"
-    assert means[0] == "310.8 kB"
+
+@pytest.mark.parametrize(
+    ("preset", "verifiers", "copies", "times"),
+    [
+        ("gpt-1m", 4, 4, "42.2"),
+        ("gpt-125m", 4, 2, "2.9"),
+        ("gpt-125m", 16, 2, "2.9"),
+        ("llama-1b", 16, 2, "2.1"),
+    ],
+)
+def test_an_update_that_does_not_fit_beside_its_commit_is_uploaded_twice(preset, verifiers, copies, times):
+    order = load_order(None, {"model.preset": preset, "run.verifiers": verifiers})
+
+    words = upload_words(order, layout_of(order.sizes))
+
+    assert f" on probation, {times} times its update" in words
+    assert f": the update to {copies} verifiers" in words
+    assert [copies_sent(verifiers, INLINE_UPDATE_BYTES + more) for more in (0, 1)] == [verifiers, 2]
 
 
 LATE = {"model.preset": "gpt-125m", "comm.method": "muloco"}

@@ -65,7 +65,15 @@ def half_open(frame: Frame, is_second: bool) -> tuple[Frame, ...]:
     return (replace(frame, body=b"", error="not for you", is_busy=True),) if frame.answers else ()
 
 
+def hoard(frame: Frame, is_second: bool) -> tuple[Frame, ...]:
+    """Acknowledges updates and serves no blob: every second peer gets other bytes, the rest wait."""
+    if frame.method != BLOB or not frame.answers:
+        return (frame,)
+    return (replace(frame, body=bytes(len(frame.body))),) if is_second else ()
+
+
 LIES: dict[str, Lie] = {"two-faced": two_faced, "two-voiced": two_voiced, "mute": mute, "dull": dull}
+HOARDER = "hoarder"  # of those who are dull else
 NODES_LIES: dict[str, Lie] = {"half-open": half_open}
 
 

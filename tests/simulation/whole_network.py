@@ -33,6 +33,7 @@ from assay.devnet.faults.behaviours import Behaviour
 from assay.devnet.faults.node import FaultyNode
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import PeerAddress
+from assay.node import service as node_service
 from assay.node.seat import LEAVE
 from assay.node.service import Service as Node
 from assay.participant.config import Config, Participant
@@ -81,7 +82,7 @@ from tests.simulation import drand, false_auditors, false_trainers, workers
 from tests.simulation.conduct import HEAD_BYTES
 from tests.simulation.contracts import FOREVER_S, Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
-from tests.simulation.lying_frames import LIES, NODES_LIES, Copier
+from tests.simulation.lying_frames import HOARDER, LIES, NODES_LIES, Copier, hoard
 from tests.simulation.one_thread import BEGUN_S, now_s, one_thread, run
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.streams import Frame, Network, SimulatedHost, open_simulated_host
@@ -180,6 +181,7 @@ class Plan:
     loses: bool = False  # whether the first leader's store is lost as it proposes
     has_known_answers: bool = False  # whether each node has a step that is false on order
     own: int = 0  # nodes that train on data of their own
+    has_large_updates: bool = False  # whether two verifiers get each update, and the others ask these for it
 
 
 def planned(seed: int, *, faults: bool = True) -> Plan:
@@ -212,9 +214,12 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         lying_node = "half-open"
     if lying_verifier == "pass-all" and random.Random(f"invents {seed}").random() < 0.5:
         lying_verifier = INVENTOR
+    if lying_verifier == "dull" and random.Random(f"hoards {seed}").random() < 0.5:
+        lying_verifier = HOARDER
     bringing = random.Random(f"own data {seed}")
     return Plan(
         own=bringing.randint(1, 4) if bringing.random() < 0.12 else 0,
+        has_large_updates=lying_verifier == HOARDER or random.Random(f"large {seed}").random() < 0.3,
         has_drand=has_drand,
         dark_s=(dark_s[0], dark_s[1]) if has_drand else (0.0, 0.0),
         most_loss_micro=most_loss_micro,
@@ -389,7 +394,7 @@ class WholeNetwork:
                 one.die()
         if one.behaviour == COPIER:
             return self.copier.lie(frame)
-        lie = {**LIES, **NODES_LIES}.get(one.behaviour)
+        lie = {**LIES, **NODES_LIES, HOARDER: hoard}.get(one.behaviour)
         return (frame,) if lie is None else lie(frame, list(self.processes).index(frame.target) % 2 == 1)
 
     def _arrived(self, frame: Frame) -> None:
@@ -786,6 +791,8 @@ def simulate(
         stack.enter_context(mock.patch.object(funding_watch, "POLL_S", 0.5))
         stack.enter_context(mock.patch.object(pruning, "FULL_SHARE", SCARCE))
         stack.enter_context(mock.patch.object(pruning, "PRUNE_S", 1.0))
+        if world.plan.has_large_updates:
+            stack.enter_context(mock.patch.object(node_service, "INLINE_UPDATE_BYTES", 0))
         stack.enter_context(mock.patch.object(standby, "REPEAT_S", 0.5))
         stack.enter_context(mock.patch.object(stake_watch, "POLL_S", 2.0))
         stack.enter_context(drand.published(world.is_dark))

@@ -88,6 +88,7 @@ from assay.verifier.service.driver import Driver
 from assay.verifier.service.evaluator import Evaluator
 from assay.verifier.service.funding_watch import FundingWatch
 from assay.verifier.service.proposer import now_ms
+from assay.verifier.service.relay import Relay
 from assay.verifier.service.stake_watch import StakeWatch
 from assay.verifier.service.standby import RESIGN, Standby
 from assay.verifier.service.witness import Witness
@@ -209,6 +210,7 @@ class Service:
         )
         self._drand = DrandClient(me.spec.audit.drand, me.config.drand, self._released)
         self._submitting = WeakValueDictionary[PeerId, trio.Lock]()  # by node, while it submits
+        self.relay = Relay(me.spec.seat_peers, contribution_bytes_max(me.spec.rule, self.layout.blocks))
         self._host: Host
         self.driver: Driver
         self.audit_runner: AuditRunner
@@ -419,28 +421,30 @@ class Service:
             self.driver.admit(submission.signed)  # before we store anything for a peer
             if commit.node in self.driver.round.commits:
                 return
-            await self._hold_update(
-                int(commit.round), commit.update, commit.update_bytes, submission.update, peer
-            )
+            await self._hold_update(submission)
             self.driver.take(submission.signed)
 
-    async def _hold_update(self, round_id: int, name: Digest, size: int, inline: bytes, peer: PeerId) -> None:
+    async def _hold_update(self, submission: Submission) -> None:
         """Store the update of a commit, complete and decodable; one already stored is checked alike."""
-        blobs, data = self.me.blobs, inline
+        commit, blobs, data = submission.signed.commit, self.me.blobs, submission.update
+        name, node = commit.update, commit.node
         is_here = blobs.size(name) is not None
         if not is_here and not data:
-            pushed = await self.pushes.whole(name)
-            data = pushed or await fetch_blob(self._host, name, (peer,), FETCH_S, max(size, 1))
+            data = (
+                await self.relay.update(self._host, commit, submission.held_by)
+                or await self.pushes.whole(name)
+                or await fetch_blob(self._host, name, (node,), FETCH_S, max(commit.update_bytes, 1))
+            )
 
         def keep() -> None:
             body = blobs.load(name) if is_here else data
-            if blob_digest(body) != name or len(body) != size:
-                raise PeerFault(peer, f"update of {len(body)} bytes is not the one committed to")
-            decode_contribution(self.me.spec, self.layout, round_id, body)
+            if blob_digest(body) != name or len(body) != commit.update_bytes:
+                raise PeerFault(node, f"update of {len(body)} bytes is not the one committed to")
+            decode_contribution(self.me.spec, self.layout, int(commit.round), body)
             if not is_here:
                 blobs.put(body)
 
-        await self._host.in_thread(peer, keep)  # hashing, decoding and the disk must not hold up votes
+        await self._host.in_thread(node, keep)  # hashing, decoding and the disk must not hold up votes
 
     async def _on_proposal_request(self, peer: PeerId, body: bytes) -> bytes:
         if peer not in self.me.spec.seat_peers:  # only verifiers see commits before their round is final

@@ -34,7 +34,7 @@ from tests.training.places import placed
 
 SPEC = a_spec(state_every=2)
 STRANGER = peer("an archive")
-HOST = SimpleNamespace(connected=lambda: [STRANGER])
+HOST = SimpleNamespace(connected=lambda: frozenset({STRANGER}))
 LAYOUT = layout_of(SPEC.model)
 
 
@@ -165,8 +165,8 @@ def test_a_blob_that_is_away_changes_nothing_and_comes_later(tmp_path: Path, mon
     me.blobs.away.add(blob_digest(AGGREGATES[0]))
     answers = iter([Unavailable("nobody has it")])
 
-    async def fetch(_host: Any, name: Digest, holders: Any, _deadline_s: float) -> bytes:
-        assert tuple(holders) == (*SPEC.verifier_peers, STRANGER)
+    async def fetch(_host: Any, name: Digest, holders: Any, _deadline_s: float, *, last: Any) -> bytes:
+        assert tuple(holders) == (*SPEC.verifier_peers, STRANGER) and last == {STRANGER}
         for error in answers:
             raise error
         return BLOBS[name]
@@ -190,7 +190,7 @@ def test_what_the_disk_damaged_of_rounds_long_past_is_fetched_again(
     me.blobs = DiskBlobs(tmp_path / "blobs", bytes_max=1 << 30)
     asked = list[Digest]()
 
-    async def fetch(_host: Any, name: Digest, _holders: Any, _deadline_s: float) -> bytes:
+    async def fetch(_host: Any, name: Digest, *_more: Any, **_options: Any) -> bytes:
         asked.append(name)
         return BLOBS[name]
 

@@ -18,6 +18,7 @@ from assay.protocol.types import PeerId
 from assay.testing.members import peer
 from assay.testing.signed import NODES
 from assay.verifier.service.process import Service
+from assay.verifier.service.relay import Relay
 from tests.verifier.service.a_driver import LAYOUT, Running, a_real_commit, an_update, running
 
 AT_ONCE = 16
@@ -49,6 +50,7 @@ async def a_service(folder: Path) -> AsyncIterator[tuple[Running, Service, Threa
         service.me, service.driver, service.follower = verifier.me, verifier.driver, verifier.follower
         service.layout, service.pushes, service._host = LAYOUT, Pushes(1 << 20), Threads()
         service._submitting = WeakValueDictionary()
+        service.relay = Relay(verifier.me.spec.seat_peers, 1 << 20)
         yield verifier, service, service._host
 
 
@@ -68,7 +70,7 @@ async def answers(service: Service, *submitted: tuple[str, Submission]) -> list[
 def a_submission(verifier: Running, name: str, **changes: Any) -> tuple[str, Submission]:
     run_state = verifier.driver.round.run_state
     update = an_update(name, run_state)
-    return name, Submission(signed=a_real_commit(name, run_state, **changes), update=update)
+    return name, Submission(signed=a_real_commit(name, run_state, **changes), update=update, held_by=())
 
 
 @trio_test
