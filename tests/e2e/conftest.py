@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from assay.bundle.read import read as read_run
+from assay.participant.keys.keyring import load_keys
+from assay.protocol.identity import peer_of
 from assay.training.compiled import compile_all
 from tests.a_drand import a_network, info, serving
 from tests.e2e.nets import SCORED, SPARSELOCO, need_anvil, write_order
@@ -18,7 +21,7 @@ from tests.wan.campaign import broken_promises, play
 from tests.wan.scenario import Fault, read
 
 SCENARIOS = Path(__file__).parents[1] / "wan" / "scenarios"
-KILLS = read(SCENARIOS / "kills.toml")
+KILLS, PARTED = read(SCENARIOS / "kills.toml"), read(SCENARIOS / "partition.toml")
 KILLED = [fault.whom for fault in KILLS.faults if fault.kind == "kill"]
 
 
@@ -35,6 +38,16 @@ class Finished:
     def broken_promises(self) -> list[str]:
         """What the faults of its scenario broke; see `tests.wan.campaign`."""
         return broken_promises(self.summary, self.run)
+
+    def rounds_of(self, name: str) -> list[int]:
+        """The rounds in which a node's step was accepted."""
+        people = self.run / "participants"
+        node = peer_of(load_keys(people / name / "keys", (people / "password").read_text()).peer)
+        return [
+            int(link.manifest.round)
+            for link in read_run(self.run).links
+            if any(signed.commit.node == node for signed in link.manifest.commits)
+        ]
 
     def peer(self, behaviour: str) -> str:
         """The first node with this behaviour."""
@@ -78,13 +91,13 @@ def inner(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     Each round waits five seconds for drand, so its rounds are few. Some are cut off meanwhile, one floods.
     """
     need_anvil()
-    folder, scenario = tmp_path_factory.mktemp("inner"), read(SCENARIOS / "partition.toml")
-    order = write_order(folder, rounds=scenario.rounds, train=SPARSELOCO)
+    folder = tmp_path_factory.mktemp("inner")
+    order = write_order(folder, rounds=PARTED.rounds, train=SPARSELOCO)
     network = a_network(period_s=1)
     (folder / "info.json").write_text(json.dumps(info(network)))
     with serving(network) as url:
         drand = f'[verify]\ndrand = "info.json"\ndrand_urls = ["{url}"]\n'
         order.write_text(order.read_text().replace("[verify]\n", drand))
-        played = play(scenario, folder, order)
+        played = play(PARTED, folder, order)
     assert not played.missed
     return Finished(played.run, played.summary, played.status)

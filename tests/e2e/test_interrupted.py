@@ -39,7 +39,7 @@ def cancelled(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     order.write_text(few.replace("dispute_rounds = 4", "dispute_rounds = 3"))
 
     def end_it(network: subprocess.Popen[str], run: Path) -> None:
-        wait_for_contributions(network, run, WOKEN, 4)
+        wait_for_contributions(network, run, WOKEN, SCENARIO.nodes)
         cancel(run)
 
     played = play(SCENARIO, folder, order, meanwhile=end_it)
@@ -61,11 +61,7 @@ def test_a_node_that_hangs_loses_the_pay_of_what_it_owed_and_no_stake(cancelled:
     found = Counter(audit.ruling for audit in audits(delivered) if audit.node == node)
     assert found[AuditStatus.LATE] >= 1
     assert found[AuditStatus.CONFIRMED] == found[AuditStatus.OVERDUE] == 0
-    rounds = [
-        int(link.manifest.round)
-        for link in delivered.links
-        if any(signed.commit.node == node for signed in link.manifest.commits)
-    ]
+    rounds = cancelled.rounds_of("node-0")
     assert WOKEN not in rounds
     assert max(rounds) > WOKEN  # it trains again
 

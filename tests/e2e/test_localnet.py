@@ -14,7 +14,7 @@ from assay.participant.keys.keyring import load_keys
 from assay.participant.telemetry import round_trips
 from assay.participant.telemetry.figures import BY_NAME
 from tests.conftest import Assay
-from tests.e2e.conftest import KILLED, Finished
+from tests.e2e.conftest import KILLED, PARTED, Finished
 from tests.e2e.nets import reports, slashed
 from tests.e2e.scraped import COUNTED, OWN
 
@@ -236,6 +236,14 @@ def test_nodes_that_take_steps_of_their_own_are_held_to_the_same_through_a_parti
     status, out, err = assay("run", "verify", inner.run)
     assert status == 0, err
     assert "byte for byte" in out
+
+
+def test_a_node_on_the_smaller_side_of_a_partition_misses_its_rounds_and_comes_back(inner: Finished) -> None:
+    healed = next(fault.until for fault in PARTED.faults if fault.kind == "partition")
+
+    assert healed in inner.rounds_of("node-0")
+    assert healed not in inner.rounds_of("node-1")
+    assert max(inner.rounds_of("node-1")) > healed
 
 
 def test_the_checkpoint_has_one_form(finished: Finished) -> None:
