@@ -44,7 +44,7 @@ test-fast:      ; $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m
 sim: setup      ; $(PY) -m tests.simulation.run --seeds 200 && $(PY) -m tests.simulation.run --seeds 100 --reserves 1 && $(PY) -m tests.simulation.rounds --seeds 200 && $(PY) -m tests.simulation.explore_audit && $(PY) -m tests.simulation.explore_agreement
 check: setup-dev lint test
 .PHONY: wan
-wan: setup      ; $(PY) -m tests.wan.run tests/wan/home.toml $$(seq -f '--behave %g=slow@0' 0 7) --cut verifier-1 8 40
+wan: setup      ; $(PY) -m tests.wan.run tests/wan/home.toml $$(seq -f '--behave %g=slow@0' 0 7) --cut verifier-1 6 30
 .PHONY: town
 town: setup-dev ; $(PY) -m tests.wan.town
 .PHONY: mutants

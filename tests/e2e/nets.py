@@ -99,13 +99,17 @@ def write_order(
 
 @contextmanager
 def localnet(
-    folder: Path, order: Path, *options: str, environment: Mapping[str, str] = MappingProxyType({})
+    folder: Path,
+    order: Path,
+    *options: str,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    module: str = "assay.cli.main",
 ) -> Iterator[subprocess.Popen[str]]:
     """`assay localnet` as a child in a group of its own; the whole group is ended."""
     command = [
         sys.executable,
         "-m",
-        "assay.cli.main",
+        module,
         "localnet",
         str(order),
         "--out",

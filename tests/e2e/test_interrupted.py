@@ -6,8 +6,7 @@ ends, every accepted step but the late and unjudged is paid, and exactly the res
 
 from __future__ import annotations
 
-import os
-import signal
+import subprocess
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
@@ -19,23 +18,14 @@ from assay.participant.keys.keyring import load_keys
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.identity import peer_of
 from tests.conftest import Assay
-from tests.e2e.conftest import Finished
-from tests.e2e.nets import (
-    broken_invariants,
-    cancel,
-    localnet,
-    need_anvil,
-    pid_of,
-    slashed,
-    summary_of,
-    wait_for_contributions,
-    wait_for_round,
-    write_order,
-)
+from tests.e2e.conftest import SCENARIOS, Finished
+from tests.e2e.nets import cancel, need_anvil, slashed, wait_for_contributions, write_order
+from tests.wan.campaign import play
+from tests.wan.scenario import read as read_scenario
 
 pytestmark = pytest.mark.slow
-FROZEN, WOKEN = 2, 12  # by round 11 nobody may open a step of before any more, and the node is late
-ROUNDS = 300  # more than there is time for, however fast the machine is
+SCENARIO = read_scenario(SCENARIOS / "frozen.toml")
+WOKEN, ROUNDS = SCENARIO.faults[0].until, SCENARIO.rounds
 
 
 @pytest.fixture(scope="module")
@@ -43,24 +33,17 @@ def cancelled(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     need_anvil()
     folder = tmp_path_factory.mktemp("cancelled")
     order = write_order(folder, rounds=ROUNDS)
-    order.with_suffix(".scenario.toml").unlink()
     text = order.read_text().replace("absence_s = 20", "absence_s = 900")
     # Two verifiers, who need the fewest rounds: nothing here is about theirs.
     few = text.replace("audit_rounds = 7", "audit_rounds = 5")
     order.write_text(few.replace("dispute_rounds = 4", "dispute_rounds = 3"))
-    run = folder / "run"
-    with localnet(folder, order, "--verifiers", "2") as process:
-        wait_for_round(process, run, FROZEN)
-        hung = pid_of(run, "node-0")
-        os.kill(hung, signal.SIGSTOP)
-        try:
-            wait_for_round(process, run, WOKEN)
-        finally:
-            os.kill(hung, signal.SIGCONT)
-        wait_for_contributions(process, run, WOKEN, 4)
+
+    def end_it(network: subprocess.Popen[str], run: Path) -> None:
+        wait_for_contributions(network, run, WOKEN, SCENARIO.nodes)
         cancel(run)
-        summary = summary_of(process)
-        return Finished(run, summary, process.returncode)
+
+    played = play(SCENARIO, folder, order, meanwhile=end_it)
+    return Finished(played.run, played.summary, played.status)
 
 
 def audits(delivered: Delivered) -> Collection[Audit]:
@@ -78,11 +61,7 @@ def test_a_node_that_hangs_loses_the_pay_of_what_it_owed_and_no_stake(cancelled:
     found = Counter(audit.ruling for audit in audits(delivered) if audit.node == node)
     assert found[AuditStatus.LATE] >= 1
     assert found[AuditStatus.CONFIRMED] == found[AuditStatus.OVERDUE] == 0
-    rounds = [
-        int(link.manifest.round)
-        for link in delivered.links
-        if any(signed.commit.node == node for signed in link.manifest.commits)
-    ]
+    rounds = cancelled.rounds_of("node-0")
     assert WOKEN not in rounds
     assert max(rounds) > WOKEN  # it trains again
 
@@ -108,7 +87,7 @@ def test_every_accepted_step_but_the_late_and_unjudged_is_paid_and_exactly_the_r
     steps = sum(node["accepted"] for node in summary["nodes"]) - unpaid
     gross = steps * 2 * 32 * 900_000_000 // 10**6  # sequences, context, price of 10^6 tokens
 
-    assert broken_invariants(summary) == [] and cancelled.status == 0
+    assert cancelled.broken_promises() == [] and cancelled.status == 0
     assert summary["unsettled_steps"] == 0
     assert money["paid_operators"] + money["paid_verifiers"] + money["fees"] == gross > 0
     assert money["refunded"] == money["funded"] - gross > 0

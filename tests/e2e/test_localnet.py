@@ -14,15 +14,15 @@ from assay.participant.keys.keyring import load_keys
 from assay.participant.telemetry import round_trips
 from assay.participant.telemetry.figures import BY_NAME
 from tests.conftest import Assay
-from tests.e2e.conftest import KILLED, Finished
-from tests.e2e.nets import broken_invariants, reports, slashed
+from tests.e2e.conftest import KILLED, PARTED, Finished
+from tests.e2e.nets import reports, slashed
 from tests.e2e.scraped import COUNTED, OWN
 
 pytestmark = pytest.mark.slow
 
 
-def test_every_invariant_holds_and_the_exit_status_says_so(finished: Finished) -> None:
-    assert broken_invariants(finished.summary) == []
+def test_every_promise_holds_whoever_is_killed_and_the_exit_status_says_so(finished: Finished) -> None:
+    assert finished.broken_promises() == []
     assert finished.summary["ok"] is True
     assert finished.status == 0
 
@@ -175,12 +175,12 @@ def test_a_run_that_was_indexed_again_by_a_stranger_is_refused(
 
 
 def test_killed_processes_come_back_and_nothing_is_lost_or_signed_twice(finished: Finished) -> None:
-    """`KILLED` in conftest.py says who and when."""
+    """`tests/wan/scenarios/kills.toml` says who and when."""
     rounds = [r["round"] for r in reports(finished.run) if r["kind"] == "round"]
 
     assert rounds == list(range(len(rounds)))
     assert len(rounds) >= 13 + 7 + 4  # more if an opening was overdue at the end
-    for name in KILLED.values():
+    for name in KILLED:
         assert (finished.run / "logs" / f"{name}.log").read_text().count(' is up"') == 2
     for log in (finished.run / "logs").iterdir():
         assert "two things" not in log.read_text()
@@ -222,11 +222,13 @@ def test_processes_that_were_started_again_add_to_one_trace_a_round(finished: Fi
     assert {"manifest", "apply", "claim"} <= {name for _, _, name in finished.spans}
 
 
-def test_nodes_that_take_steps_of_their_own_are_held_to_the_same(assay: Assay, inner: Finished) -> None:
+def test_nodes_that_take_steps_of_their_own_are_held_to_the_same_through_a_partition_and_a_flood(
+    assay: Assay, inner: Finished
+) -> None:
     """SparseLoCo: two segments a round, of which each audit repeats one."""
     summary = inner.summary
 
-    assert broken_invariants(summary) == []
+    assert inner.broken_promises() == []
     assert (summary["ok"], inner.status) == (True, 0)
     assert slashed(summary) == ["wrong-data"]
     assert all(node["paid"] > 0 for node in summary["nodes"] if node["behaviour"] == "honest")
@@ -234,6 +236,14 @@ def test_nodes_that_take_steps_of_their_own_are_held_to_the_same(assay: Assay, i
     status, out, err = assay("run", "verify", inner.run)
     assert status == 0, err
     assert "byte for byte" in out
+
+
+def test_a_node_on_the_smaller_side_of_a_partition_misses_its_rounds_and_comes_back(inner: Finished) -> None:
+    healed = next(fault.until for fault in PARTED.faults if fault.kind == "partition")
+
+    assert healed in inner.rounds_of("node-0")
+    assert healed not in inner.rounds_of("node-1")
+    assert max(inner.rounds_of("node-1")) > healed
 
 
 def test_the_checkpoint_has_one_form(finished: Finished) -> None:

@@ -9,27 +9,26 @@ import pytest
 
 from assay.bundle.read import read
 from tests.conftest import Assay
-from tests.e2e.conftest import Finished
-from tests.e2e.nets import broken_invariants, localnet, need_anvil, slashed, summary_of, write_order
+from tests.e2e.conftest import SCENARIOS, Finished
+from tests.e2e.nets import need_anvil, slashed, write_order
+from tests.wan.campaign import play
+from tests.wan.scenario import read as read_scenario
 
 pytestmark = pytest.mark.slow
-LEAST, MOST, CHEAT_ROUND = 2, 8, 2
+LEAST, MOST, CHEAT_ROUND = 2, 8, 2  # the scenario says who cheats
 
 
 @pytest.fixture(scope="module")
 def sized(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Node 1 takes three seconds longer, all that it may; node 3 claims too much; the others are fast."""
     need_anvil()
-    folder = tmp_path_factory.mktemp("sized")
-    order = write_order(
-        folder,
-        rounds=10,
-        cheat=f"claims-more@{CHEAT_ROUND}",
-        train=f"sequences_max = {MOST}\n[compute]\nmicro_sequences = {LEAST}\n",
-    )
+    folder, scenario = tmp_path_factory.mktemp("sized"), read_scenario(SCENARIOS / "chain.toml")
+    train = f"sequences_max = {MOST}\n[compute]\nmicro_sequences = {LEAST}\n"
+    order = write_order(folder, rounds=scenario.rounds, train=train)
     order.write_text(order.read_text().replace("collect_s = 8", "collect_s = 6"))
-    with localnet(folder, order, "--behave", "1=slow@0") as process:
-        return Finished(folder / "run", summary_of(process), process.returncode)
+    played = play(scenario, folder, order)
+    assert not played.missed
+    return Finished(played.run, played.summary, played.status)
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +41,9 @@ def trained(sized: Finished) -> dict[str, list[int]]:
     return found
 
 
-def test_every_invariant_holds_and_the_delivered_run_verifies(assay: Assay, sized: Finished) -> None:
-    assert broken_invariants(sized.summary) == []
+def test_every_promise_holds_whatever_befalls_chain_disks_and_files(sized: Finished) -> None:
+    assert sized.broken_promises() == []
     assert sized.status == 0
-    status, _, err = assay("run", "verify", sized.run)
-    assert status == 0, err
 
 
 def test_fast_nodes_train_more_and_a_slow_one_no_less_than_the_least(

@@ -32,14 +32,16 @@ from assay.devnet.machines import Loopback
 from assay.devnet.run import run_localnet
 from assay.network import limits
 from assay.network.frames import Kind, encode_frame, pack_id, read_frame
-from assay.network.host import Host
+from assay.network.host import Host, PeerAddress
 from assay.network.identity import libp2p_id
 from assay.node.service import Service
 from assay.participant.config import open_network
+from assay.participant.files.record import OWN_RECORD, read_record
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError
 from assay.protocol.messages import ManifestRange, StepRequest
 from assay.protocol.types import NO_DIGEST, PeerId
+from assay.verifier.service.process import Service as Verifier
 from tests.network import flood
 
 ORDER = Path(__file__).with_name("siege.toml")
@@ -125,12 +127,20 @@ ATTACKS: dict[str, tuple[Callable[[Host, PeerId], Awaitable[None]], int]] = {
 }
 
 
-async def attack(service: Service) -> None:
-    """In place of a node's work: attack as the file in `ASSAY_SIEGE` says, until the process is ended."""
+async def attack(service: Service | Verifier) -> None:
+    """In place of a member's work: attack as the file in `ASSAY_SIEGE` says, until the process is ended.
+
+    It holds an attack's name, and after it the names of its victims if they are not all verifiers.
+    """
     _give_way()
     me, orders = service.me, Path(os.environ["ASSAY_SIEGE"])
-    victims = [me.addresses[peer] for peer in me.spec.seat_peers]
     done = 0
+
+    def victims(names: Sequence[str]) -> list[PeerAddress]:
+        people = me.config.folder.parent
+        keys = [people / name / "keys" / OWN_RECORD for name in names]
+        peers = [read_record(one, int(time.time())).record.peer for one in keys] or me.spec.seat_peers
+        return [me.addresses[peer] for peer in peers]
 
     async def go_on(host: Host, to: PeerId, one: Callable[[Host, PeerId], Awaitable[None]]) -> None:
         nonlocal done
@@ -146,24 +156,25 @@ async def attack(service: Service) -> None:
             await trio.lowlevel.checkpoint()
 
     async with open_network(me, {}) as host, trio.open_nursery() as nursery:
-        for address in victims:
+        for address in victims(()):
             host.move(address)
-        nursery.start_soon(host.keep_connected, victims)
+        nursery.start_soon(host.keep_connected, victims(()))
         while True:
-            name = _order(orders)
+            order = _order(orders)
+            name, *whom = order.split() or [""]
             if name not in ATTACKS:
                 await trio.sleep(0.2)
                 continue
             one, at_once = ATTACKS[name]
             done = 0
             async with trio.open_nursery() as attackers:
-                for address in victims:
+                for address in victims(whom):
                     for _ in range(at_once):
                         attackers.start_soon(go_on, host, address.peer, one)
-                while _order(orders) == name:
+                while _order(orders) == order:
                     await trio.sleep(0.2)
                 attackers.cancel_scope.cancel()
-            print(f"{name}: {done}", file=sys.stderr, flush=True)
+            print(f"{order}: {done}", file=sys.stderr, flush=True)
 
 
 def _give_way() -> None:
@@ -268,7 +279,7 @@ def main() -> None:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["attackers", *command]:
-            Service.run = attack  # type: ignore[method-assign]
+            Service.run = Verifier.run = attack  # type: ignore[method-assign, assignment]
             sys.argv = command[2:]
             runpy.run_module(command[2], run_name="__main__", alter_sys=True)
         case _:
