@@ -99,7 +99,7 @@ def test_rows_of_parquet_are_documents_in_order(tmp_path):
     with pytest.raises(ConfigError, match='expected one column "body", found text, n'):
         texts_in(path, field="body")
     parquet.write_table(arrow.Table.from_arrays([arrow.array(["a"])] * 2, ["text", "text"]), path)
-    with pytest.raises(ConfigError, match='a.parquet: expected one column "text", found text, text'):
+    with pytest.raises(ConfigError, match=r'a\.parquet: expected one column "text", found text, text'):
         texts_in(path)
     parquet.write_table(arrow.table({"text": ["a", None]}), path)
     with pytest.raises(ConfigError, match='row 2, column "text": expected text, found NoneType'):
