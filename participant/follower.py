@@ -152,7 +152,7 @@ class Follower:
             self.take(certified)
 
     async def is_newest(self, host: Host, peers: Sequence[PeerId]) -> bool:
-        """Whether some peer answers, and none has a newer manifest. All are asked at once; nothing is taken."""
+        """Whether some peer answers, and none has a newer manifest. All are asked at once, and none taken."""
         request = encode(StepRequest(number=int(self.run_state.round), node=_NOBODY))
         has_news: list[bool] = []
 
