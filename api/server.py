@@ -5,6 +5,7 @@ Room: api (edge). A request authenticates by a bearer secret; cookies are never 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from collections.abc import Callable
@@ -45,6 +46,7 @@ class Server:
     answers: Answers = field(default_factory=Answers)
     now_s: Callable[[], int] = field(default=lambda: int(time.time()))
     streams: Streams = field(init=False)
+    exporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # makes a piece
     _lock: Lock = field(default_factory=Lock)
     _swept_s: int = 0
     _accounts: Buckets = field(init=False)

@@ -355,7 +355,7 @@ class Rpc:
 
         Not for the call that waits: that one was sent with a nonce already, and could be mined twice.
         """
-        for one in nothing(self.address, base_fee):
+        for one in nothing(self.address, base_fee, self._pending.get(nonce)):
             fields = {**one, "nonce": nonce, "chainId": self._chain(action)}
             raw, tx_hash = self._sign(f"{action}: in place of one that is stuck", fields)
             with suppress(_NonceTaken):  # the one that is there is dearer, or mined meanwhile

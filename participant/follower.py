@@ -151,6 +151,28 @@ class Follower:
         for certified in answer.links:
             self.take(certified)
 
+    async def is_newest(self, host: Host, peers: Sequence[PeerId]) -> bool:
+        """Whether some peer answers, and none has a newer manifest. All are asked at once, and none taken."""
+        request = encode(StepRequest(number=int(self.run_state.round), node=_NOBODY))
+        has_news: list[bool] = []
+
+        async def ask(peer: PeerId) -> None:
+            try:
+                links = decode(ManifestRange, await host.request(peer, "links", request, timeout_s=20)).links
+                news = [one for one in links if one.manifest.round == self.run_state.round]
+                for one in news:
+                    extend(self.run_state, one)  # it may be made up
+            except (PeerFault, MalformedMessage, Unavailable) as error:
+                log.info("no word of newer manifests", extra={"peer": peer.hex()[:8], "reason": str(error)})
+            else:
+                if news or not links:  # else we have them by now, and there may be more
+                    has_news.append(bool(news))
+
+        async with trio.open_nursery() as nursery:
+            for peer in set(peers).intersection(host.connected()):
+                nursery.start_soon(ask, peer)
+        return bool(has_news) and not any(has_news)
+
     async def poll(self, host: Host, peers: Sequence[PeerId]) -> None:
         """Query peers whenever the chain has not grown for a while; ends only by cancellation."""
         while not self.run_state.is_complete:

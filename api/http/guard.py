@@ -23,6 +23,7 @@ from assay.network.http import counted_by, hosts_of
 log = logging.getLogger(__name__)
 PATH_BYTES_MAX = 2048
 SHARES = 4  # parts of the requests at once, of which a client has one: their bodies may never come
+EXPORT = "/export"  # how paths end whose answers take long
 PAGE_PATH = "/wallet"  # the one page; every other answer forbids browsers everything
 PAGE_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -61,6 +62,7 @@ class Guard:
         self._app, self._limits, self._hosts, self._clock = app, limits, frozenset(hosts), clock
         self._addresses = Buckets(rate=Rate(per_minute=limits.address_per_minute, burst=limits.address_burst))
         self._at_once: Counter[str | None] = Counter()  # by client
+        self._exporting: set[str | None] = set()  # clients that read an export
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request; see the module text."""
@@ -70,9 +72,13 @@ class Guard:
             return
         began, answer = self._clock(), _Answer(send, scope)
         client, at_once_max = counted_by(scope), self._limits.requests_at_once
+        exporting = {client} if client is not None and scope["path"].endswith(EXPORT) else set[str]()
         refused = self._refusal(scope, client)
         if refused is not None:
             await refused(dict(scope), receive, answer.send)
+        elif exporting & self._exporting:
+            busy = problem_answer(503, "one export at a time", {"Retry-After": "5"})
+            await busy(dict(scope), receive, answer.send)
         elif self._at_once.total() >= at_once_max or (
             client is not None and self._at_once[client] >= max(1, at_once_max // SHARES)
         ):
@@ -80,9 +86,11 @@ class Guard:
             await busy(dict(scope), receive, answer.send)
         else:
             self._at_once[client] += 1
+            self._exporting |= exporting
             try:
                 await self._served(scope, receive, answer)
             finally:
+                self._exporting -= exporting
                 self._at_once -= Counter([client])  # in place, and without names at zero
         log.info(
             "request",
@@ -98,7 +106,7 @@ class Guard:
     async def _served(self, scope: Message, receive: Receive, answer: _Answer) -> None:
         limits = self._limits
         limit_s = limits.request_s
-        if scope["path"].endswith("/export"):
+        if scope["path"].endswith(EXPORT):
             limit_s = limits.export_s
         elif scope["path"].endswith("/events"):
             limit_s += limits.stream_s  # a stream ends by itself, unless its reader is slow

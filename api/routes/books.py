@@ -5,8 +5,9 @@ Room: api (edge). The commands print the same values. A run's name is looked up,
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel
 from sqlalchemy.engine import Connection
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from assay.api.access import Principal
@@ -214,7 +216,7 @@ def export(
     kind = "text/csv" if language is Language.CSV else "text/plain"
     name = f"{served_run.name}.{language.value}"
     return StreamingResponse(
-        _pieces(lines), media_type=f"{kind}; charset=utf-8",
+        _in_turn(server.exporting, _pieces(lines)), media_type=f"{kind}; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )  # fmt: skip
 
@@ -292,6 +294,16 @@ def _pieces(lines: Iterator[str]) -> Iterator[str]:
             yield "".join(piece)
             piece, size = [], 0
     yield "".join(piece)
+
+
+async def _in_turn(turn: asyncio.Semaphore, pieces: Iterator[str]) -> AsyncIterator[str]:
+    """The pieces, each made while no other export's is: who reads slowly keeps no turn, and no thread."""
+    while True:
+        async with turn:
+            piece = await run_in_threadpool(next, pieces, None)
+        if piece is None:
+            return
+        yield piece
 
 
 @contextmanager

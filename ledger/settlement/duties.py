@@ -38,6 +38,7 @@ from assay.protocol.types import NO_DIGEST
 
 RETRY_S = 5  # before an effect that did not come about is repeated
 LATE_WINDOW_S = 3_600  # of windows this long, the last quarter is long enough to call a result premature
+NEWS_S = 600.0  # in which manifests that we lack come, before nobody can have computed a result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +60,11 @@ class Propose(_OfEpoch):
     """Have the result of a ripe epoch certified, and put it on chain."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Challenge(_OfEpoch):
     """Challenge a result that differs from ours, or that nobody can have computed yet."""
+
+    is_premature: bool = False
 
 
 class DrawJury(_OfEpoch):
@@ -73,6 +77,7 @@ class Vote(_OfEpoch):
 
     digest: bytes
     is_right: bool
+    is_premature: bool = False
 
 
 class TimeOut(_OfEpoch):
@@ -278,11 +283,21 @@ def step(watch: Watch, look: Look) -> tuple[Watch, tuple[Effect, ...]]:
     due = tuple(
         effect
         for effect in since
-        if look.at_s - since[effect]
-        >= (0 if effect in closing or isinstance(effect, OUR_OWN) else watch.patience_s)
+        if look.at_s - since[effect] >= (0 if effect in closing else _patience_s(watch, effect))
         and look.at_s - tried.get(effect, look.at_s - RETRY_S) >= RETRY_S
     )
     return replace(watch, since=since, tried={**tried, **dict.fromkeys(due, look.at_s)}), due
+
+
+def is_premature(effect: Effect) -> bool:
+    """Whether it may be done only if nobody has newer manifests than we."""
+    return isinstance(effect, Challenge | Vote) and effect.is_premature
+
+
+def _patience_s(watch: Watch, effect: Effect) -> float:
+    if is_premature(effect):
+        return NEWS_S
+    return 0 if isinstance(effect, OUR_OWN) else watch.patience_s
 
 
 def is_settled(look: Look) -> bool:
@@ -309,7 +324,7 @@ def _results(look: Look) -> Iterator[Effect]:
                 # What is ripe and cannot be judged, as where a disk is full, may be right.
                 is_premature = not view.is_ripe and _is_late(look, state, look.challenge_window_s)
                 if view.is_right is False or (view.is_right is None and is_premature):
-                    yield Challenge(epoch=epoch)
+                    yield Challenge(epoch=epoch, is_premature=view.is_right is None)
             case EpochPhase.PROPOSED:
                 # A wrong one that nobody felled is its author's to finish, until the rest waits for it.
                 if is_final and (view.is_right is not False or not _is_open(look)):
@@ -323,7 +338,10 @@ def _results(look: Look) -> Iterator[Effect]:
                 # What nobody can have computed is wrong: else its challenger loses by silence, ever more.
                 is_premature = not view.is_ripe and _is_late(look, state, look.resolve_window_s)
                 if view.is_right is not None or is_premature:
-                    yield Vote(epoch=epoch, digest=state.digest, is_right=bool(view.is_right))
+                    yield Vote(
+                        epoch=epoch, digest=state.digest, is_right=bool(view.is_right),
+                        is_premature=view.is_right is None,
+                    )  # fmt: skip
             case EpochPhase.FINAL:
                 if look.now >= state.until and state.claimed < state.total:
                     yield Sweep(epoch=epoch)
@@ -337,7 +355,10 @@ def _is_open(look: Look) -> bool:
 
 
 def _is_late(look: Look, state: EpochState, window: int) -> bool:
-    """Whether a window is about to end on a result that we cannot judge: our own manifests end before it."""
+    """Whether a window is about to end on a result that we cannot judge: our own manifests end before it.
+
+    They may be behind all the same, as after a day in which we were away.
+    """
     return window >= LATE_WINDOW_S and 4 * (state.until - look.now) < window
 
 

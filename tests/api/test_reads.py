@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
+import httpx
 import pytest
 from pydantic import BaseModel
 from sqlalchemy import Connection, select
@@ -314,6 +317,36 @@ def test_who_may_read(folder: Path):
     assert is_problem(closed.get("/v1/runs", closed.token("quote")), 403, "no scope 'read'")
     assert is_problem(closed.ask("GET", "/v1/runs", headers={"Authorization": "Basic eDp5"}), 401)
     assert is_problem(closed.ask("GET", "/v1/runs", headers={"Cookie": f"token={closed.token('read')}"}), 401)
+
+
+def test_exports_take_one_thread_at_a_time(world_api: ApiWorld, reader: str, monkeypatch: pytest.MonkeyPatch):
+    """32 of them held all threads but eight, for minutes."""
+    making, most, lock = 0, 0, Lock()
+
+    def slow(*_: Any) -> Iterator[str]:
+        nonlocal making, most
+        for _ in range(3):
+            with lock:
+                making += 1
+                most = max(most, making)
+            Event().wait(0.02)
+            with lock:
+                making -= 1
+            yield "x" * books.PIECE_CHARS
+
+    monkeypatch.setattr(books, "export_lines", slow)
+
+    async def export(client: httpx.AsyncClient) -> int:
+        answer = await client.get("/v1/runs/paper/export", headers={"authorization": f"Bearer {reader}"})
+        return len(answer.content)
+
+    async def run() -> list[int]:
+        transport = httpx.ASGITransport(app=world_api.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await asyncio.gather(*(export(client) for _ in range(4)))
+
+    assert asyncio.run(run()) == [3 * books.PIECE_CHARS] * 4
+    assert most == 1
 
 
 READS = ("", "/balances", "/entries", "/checkpoints", "/audit", "/settlements/0", "/export?format=csv")

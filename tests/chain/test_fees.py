@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.chain import rpc
-from assay.chain.rpc import Rpc
+from assay.chain.rpc import ChainRefused, Rpc
 from assay.chain.signing import fees
 from assay.chain.signing.fees import PRIORITY_FEE_WEI, RAISES_MAX, Pending, first_fees, raised_fees
 from assay.chain.signing.unsigned import Transaction, parse_signed
@@ -303,8 +303,11 @@ def test_what_was_raised_as_often_as_it_may_be_is_replaced_by_nothing(
     assert geth.paid() == [ME, PAYEES[1]]
 
 
+@pytest.mark.parametrize("now_gwei", [1, 20, 500])
 @pytest.mark.parametrize("base_gwei", [1, 20, 500])
-def test_what_was_raised_as_often_as_it_may_be_can_be_replaced_at_any_base_fee(geth: Geth, base_gwei: int):
+def test_what_was_raised_as_often_as_it_may_be_can_be_replaced_at_any_base_fee(
+    geth: Geth, base_gwei: int, now_gwei: int
+):
     geth.is_mining, geth.base_fee = False, base_gwei * GWEI
     client = a_client(geth)
     pay(client, PAYEES[0], wait=False)
@@ -313,9 +316,24 @@ def test_what_was_raised_as_often_as_it_may_be_can_be_replaced_at_any_base_fee(g
         client._raise("pay", one, raised_fees(one, geth.base_fee, is_late=True))
     assert raised_fees(one, geth.base_fee, is_late=True) is None and geth.pool[0][0].to == PAYEES[0]
 
-    client._cancel("pay", 0, geth.base_fee)
+    geth.base_fee = now_gwei * GWEI
 
-    assert geth.pool[0][0].to == ME
+    for canceller in (client, a_client(geth)):  # the other one knows of none
+        pool = dict(geth.pool)
+        canceller._cancel("pay", 0, geth.base_fee)
+        assert geth.pool[0][0].to == ME
+        geth.pool = pool
+
+
+def test_no_more_is_offered_for_a_nonce_than_the_account_has(geth: Geth):
+    geth.is_mining, geth.base_fee = False, 500 * GWEI
+    pay(a_client(geth), PAYEES[0], wait=False)
+    geth.base_fee, geth.most_fee = GWEI, 900 * GWEI
+
+    with pytest.raises(ChainRefused, match="InsufficientFunds"):
+        a_client(geth)._cancel("pay", 0, geth.base_fee)
+
+    assert geth.pool[0][0].to == PAYEES[0]
 
 
 def test_a_signer_that_declines_a_higher_fee_is_not_asked_at_every_look(

@@ -236,6 +236,35 @@ def test_whoever_misses_nothing_asks_one_peer(store):
     assert len(host.asked) == 1
 
 
+def asked_for_newer(one, host):
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    return trio.run(one.is_newest, host, host.connected(), clock=clock)
+
+
+@pytest.mark.parametrize(
+    ("late_s", "behind", "is_newest"),
+    [
+        ({}, [], False),  # nobody is connected
+        ({"walt": 0.1, "vera": 0.1}, ["walt", "vera"], True),
+        ({"walt": 0.1, "vera": 15.0}, ["walt"], False),
+    ],
+)
+def test_nobody_has_newer_manifests_if_some_answer_and_none_shows_one(store, late_s, behind, is_newest):
+    one, links = a_follower(store), a_chain(a_history(), 2)
+    host = Chain(links, {peer(who): s for who, s in late_s.items()}, behind=set(map(peer, behind)))
+
+    assert asked_for_newer(one, host) == is_newest
+    assert one.run_state.round == 0
+
+
+def test_a_newer_manifest_that_is_made_up_is_no_news(store):
+    one, (first, second) = a_follower(store), a_chain(a_history(), 2)
+    made_up = replace(first, certificate=second.certificate)
+    host = Chain([made_up], dict.fromkeys(map(peer, VERIFIERS), 0.1), behind=set(map(peer, VERIFIERS[1:])))
+
+    assert asked_for_newer(one, host)
+
+
 def test_links_are_served_from_a_round_on(store):
     one = a_follower(store)
     links = a_chain(a_history(), 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +17,7 @@ from assay.chain.proposals import CertifiedResult
 from assay.chain.rpc import ChainRefused
 from assay.chain.state import AppealPhase, CasePhase, CaseState, EscrowState
 from assay.chain.statements import Address, EpochResult, SlashOrder
+from assay.ledger.settlement.duties import NEWS_S
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import accused_order_of, epoch_result
 from assay.participant.config import Participant
@@ -25,7 +26,7 @@ from assay.participant.telemetry.readings import Readings
 from assay.participant.wallet import settler
 from assay.participant.wallet.settler import CLAIM_FOR_OTHERS_S, OwnResult, Settler
 from assay.protocol.errors import Unavailable
-from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.testing.members import RUN_ID, a_deployment, a_digest
 from assay.testing.signed import NODES, a_commit, a_history, a_spec
 
@@ -320,6 +321,28 @@ def test_a_challenged_result_holds_back_what_follows_until_its_time_is_out(contr
     run_until(lambda: len(contract.moves) == 3)
 
     assert contract.moves == ["time out 0", "finalize 0", "finalize 1"]
+
+
+@pytest.mark.parametrize("is_newest", [True, False])
+def test_a_result_that_nobody_can_have_computed_is_challenged_if_nobody_has_newer_manifests(
+    contract: Contract, monkeypatch: pytest.MonkeyPatch, is_newest: bool
+):
+    asked = []
+
+    async def asks(_follower: Chained, _host: Any, peers: Sequence[PeerId]) -> bool:
+        asked.append(set(peers))
+        return is_newest
+
+    monkeypatch.setattr(Chained, "is_newest", asks, raising=False)
+    monkeypatch.setattr(contract, "challenge_window", lambda: 86_400)
+    early = epoch_result(SPEC, Chained(1).settlements[0], a_digest("model"), NO_DIGEST, 1)
+    contract.states[0] = _posted(early, 86_400 // 4)
+
+    run_until(lambda: bool(contract.moves), ripe=0, seconds=2 * NEWS_S)
+
+    assert contract.moves == (["challenge 0"] if is_newest else [])
+    assert len(asked) >= 1
+    assert asked[0] == {*SPEC.seat_peers, *a_history().nodes}
 
 
 @pytest.mark.parametrize("field", ["root", "table_hash", "total"])

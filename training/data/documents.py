@@ -17,7 +17,6 @@ from assay.protocol.errors import ConfigError
 Format = Literal["auto", "text", "jsonl", "parquet", "chat", "preferences", "tasks"]
 CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 1 << 26  # one JSON line or Parquet value is held in memory, twice
-PARQUET_ROWS = 64  # in memory at once
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
 Document = Iterator[bytes]
@@ -139,22 +138,26 @@ def _parquet_rows(path: Path, field: str) -> Iterator[Document]:
     arrow: Any = importlib.import_module("pyarrow")
     try:
         schema = parquet.read_schema(path)
-        if field not in schema.names:
+        if schema.names.count(field) != 1:
             raise ConfigError(
-                f'data {path}: expected a column "{field}", found {", ".join(schema.names[:8])}'
+                f'data {path}: expected one column "{field}", found {", ".join(schema.names[:8])}'
             )
-        kind = schema.field(field).type
-        kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
-        if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
+        kind, types = schema.field(field).type, arrow.types
+        # Not a dictionary: a reader holds all that its row group has, and copies it for each batch.
+        if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
             raise ConfigError(f'data {path}, column "{field}": expected text, found {kind}')
-        # As a dictionary: a value that the file holds once, and may be that of every row, is in memory once.
-        with parquet.ParquetFile(path, read_dictionary=[field]) as file:
-            batches = file.iter_batches(PARQUET_ROWS, columns=[field])
-            for number, row in enumerate((row for batch in batches for row in batch.column(0)), 1):
+        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=CHUNK_BYTES) as file:
+            # Row by row: a value that the file holds once may be that of every row, and is copied for each.
+            batches = file.iter_batches(1, columns=[field], use_threads=False)
+            for number, row in enumerate((row for batch in batches for row in batch.column(field)), 1):
                 where = f'data {path}, row {number}, column "{field}"'
-                if row.is_valid and row.value.as_buffer().size > LINE_BYTES_MAX:
+                if row.is_valid and row.as_buffer().size > LINE_BYTES_MAX:
                     raise ConfigError(f"{where}: longer than {LINE_BYTES_MAX} bytes")
-                yield iter((_utf8(row.as_py(), where),))
+                try:
+                    text = row.as_py()
+                except UnicodeDecodeError:
+                    raise ConfigError(f"{where}: is not UTF-8") from None
+                yield iter((_utf8(text, where),))
     except OSError as cause:
         raise ConfigError(f"data {path}: cannot be read ({cause})") from None
     except arrow.ArrowException as cause:

@@ -207,7 +207,7 @@ def test_what_takes_too_long_or_is_too_many_is_told_so():
     assert asyncio.run(run()) == [503, 503]
 
 
-def test_one_address_has_a_quarter_of_the_requests_at_once_and_a_proxy_of_this_machine_all():
+def test_one_address_has_a_quarter_of_the_requests_at_once_and_one_export_and_a_proxy_all():
     go = asyncio.Event()
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -217,14 +217,14 @@ def test_one_address_has_a_quarter_of_the_requests_at_once_and_a_proxy_of_this_m
 
     guard = Guard(slow, LimitsSection(requests_at_once=8), ("x",))
 
-    async def ask(host: str) -> int:
+    async def ask(host: str, path: str) -> int:
         transport = httpx.ASGITransport(app=guard, client=(host, 1))  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
-            return (await client.post("/v1/signin")).status_code
+            return (await client.get(path)).status_code
 
-    async def codes(*hosts: str) -> list[int]:
+    async def codes(*hosts: str, path: str = "/v1/runs") -> list[int]:
         go.clear()
-        asked = [asyncio.create_task(ask(host)) for host in hosts]
+        asked = [asyncio.create_task(ask(host, path)) for host in hosts]
         refused, _ = await asyncio.wait(asked, timeout=0.5)
         go.set()
         assert all(one.result() == 503 for one in refused)
@@ -234,6 +234,8 @@ def test_one_address_has_a_quarter_of_the_requests_at_once_and_a_proxy_of_this_m
         for _ in range(2):  # what is left of a request would add up
             assert await codes(*["192.0.2.1"] * 3, *["192.0.2.2"] * 3) == [200, 200, 503] * 2
             assert await codes(*["127.0.0.1"] * 9) == [200] * 8 + [503]
+            hosts = ["192.0.2.1", "192.0.2.1", "192.0.2.2", "127.0.0.1", "127.0.0.1"]
+            assert await codes(*hosts, path="/v1/runs/paper/export") == [200, 503, 200, 200, 200]
 
     asyncio.run(run())
 

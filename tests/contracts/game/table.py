@@ -33,7 +33,7 @@ from assay.chain.statements import (
     sign_digest,
     term_of,
 )
-from assay.ledger.settlement.duties import AppealView, DefenceView, Look
+from assay.ledger.settlement.duties import NEWS_S, AppealView, DefenceView, Look
 from assay.ledger.settlement.funding import reading_of
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
@@ -41,9 +41,9 @@ from assay.participant.follower import Follower
 from assay.participant.telemetry.readings import Readings
 from assay.participant.wallet.cases import implied_orders, is_implied
 from assay.participant.wallet.settler import Settler
-from assay.protocol.encoding.codec import decode, digest, encode
+from assay.protocol.encoding.codec import decode, digest, encode, encode_list
 from assay.protocol.errors import Unavailable
-from assay.protocol.messages import ResultSignature, StepRequest
+from assay.protocol.messages import ManifestRange, ResultSignature, StepRequest
 from assay.protocol.offences import offence_id
 from assay.protocol.params import RunSpec
 from assay.protocol.permitted import with_reports
@@ -161,10 +161,15 @@ class Verifiers:
     def __init__(self, table: Table, run: Run) -> None:
         self.table, self.run = table, run
 
+    def connected(self) -> Sequence[PeerId]:
+        return self.run.spec.seat_peers
+
     async def request(self, peer: PeerId, method: str, body: bytes, **_: Any) -> bytes:
         hot = self._hot_key(peer)
         if method == "sign-result":
             return self._result(hot, decode(StepRequest, body).number)
+        if method == "links":
+            return encode_list(ManifestRange, [])
         assert method == "sign-veto"
         case = self.table.bank.case(body)
         if is_implied(case, implied_orders(self.table.member(self.run), self.run.follower).get(body)):
@@ -336,14 +341,19 @@ class Table:
             for epoch in range(EPOCHS):
                 state = self.bank.epoch_state(run.run_id, epoch)
                 if state.phase is EpochPhase.CHALLENGED:
-                    yield state.until - self.world.params.resolve_window_s // 8
+                    yield from self._late(state.until, self.world.params.resolve_window_s)
                     yield state.until
                 elif state.phase is EpochPhase.PROPOSED and run.table(epoch) is None:
-                    yield state.until - self.world.params.challenge_window_s // 8  # premature
+                    yield from self._late(state.until, self.world.params.challenge_window_s)
         for case_id in {case_id for tower in self.towers.values() for case_id in tower._case_ids}:
             case = self.bank.case(case_id)
             if case.phase is CasePhase.OPEN:
                 yield case.veto_ends_at
+
+    def _late(self, until: int, window_s: int) -> tuple[int, int]:
+        """When a premature result is seen, and when nobody has had newer manifests for long enough."""
+        seen = until - window_s // 8
+        return seen, seen + int(NEWS_S)
 
     def wait(self, seconds: int) -> None:
         """The chain's clock goes on."""
@@ -440,7 +450,7 @@ class Table:
             )
             tower._host = Verifiers(self, run)  # type: ignore[assignment]
             self.towers[who, run.name] = tower
-        self.clock.jump(10)
+        self.clock.jump(NEWS_S)
         look, done = self._run(tower.turn, self.clients[who])
         for effect in done:
             self.reached[f"tower: {type(effect).__name__}"] += 1

@@ -21,6 +21,7 @@ from assay.chain.state import (
 )
 from assay.chain.statements import Address
 from assay.ledger.settlement.duties import (
+    NEWS_S,
     AppealView,
     CaseView,
     Challenge,
@@ -104,6 +105,13 @@ def due(look: Look, patience_s: float = 0.0) -> tuple[Effect, ...]:
     return step(Watch(patience_s=patience_s), look)[1]
 
 
+def due_later(look: Look, seconds: float = NEWS_S) -> tuple[Effect, ...]:
+    """What is due if the same is seen after so long again, and was not at first."""
+    watch, first = step(Watch(patience_s=0.0), look)
+    assert first == ()
+    return step(watch, replace(look, at_s=look.at_s + seconds))[1]
+
+
 NONE, PROPOSED, CHALLENGED = EpochPhase.NONE, EpochPhase.PROPOSED, EpochPhase.CHALLENGED
 FINAL = EpochPhase.FINAL
 
@@ -138,9 +146,15 @@ def test_a_result_that_nobody_can_have_computed_is_challenged_before_its_window_
     """A quorum that posts all epochs on the first day would else be believed by everybody who is honest."""
     premature = a_view(0, PROPOSED, is_ripe=False, is_right=None)
     late = premature.state.until - WINDOW_S // 4
-    assert due(a_look(premature, now=late)) == ()
-    assert due(a_look(premature, now=late + 1)) == (Challenge(epoch=0),)
-    assert due(a_look(premature, now=late + 1, challenge_window_s=3)) == ()  # a local chain's
+    assert due_later(a_look(premature, now=late)) == ()
+    assert due_later(a_look(premature, now=late + 1)) == (Challenge(epoch=0, is_premature=True),)
+    assert due_later(a_look(premature, now=late + 1, challenge_window_s=3)) == ()  # a local chain's
+
+
+def test_who_comes_back_after_a_day_has_time_to_catch_up_before_it_challenges_what_it_cannot_judge():
+    """Each of these results may be right, and each challenge locks a bond."""
+    away = a_look(*(a_view(at, PROPOSED, is_ripe=False, is_right=None, until=NOW + 1) for at in range(5)))
+    assert due_later(away, NEWS_S - 1) == ()
 
 
 def test_a_ripe_result_that_we_cannot_compute_now_is_not_challenged():
@@ -154,11 +168,11 @@ def test_a_juror_finds_a_result_wrong_that_its_manifests_do_not_reach_in_three_q
     changes = {"until": NOW + WINDOW_S, "jury": (OTHER, ME, ME), "is_right": None}
     premature = a_view(0, CHALLENGED, is_ripe=False, **changes)
     late = premature.state.until - WINDOW_S // 4
-    assert due(a_look(premature, now=late)) == ()
-    assert due(a_look(premature, now=late + 1)) == (
-        Vote(epoch=0, digest=premature.state.digest, is_right=False),
+    assert due_later(a_look(premature, now=late)) == ()
+    assert due_later(a_look(premature, now=late + 1)) == (
+        Vote(epoch=0, digest=premature.state.digest, is_right=False, is_premature=True),
     )
-    assert due(a_look(premature, now=late + 1, resolve_window_s=10)) == ()  # a local chain's
+    assert due_later(a_look(premature, now=late + 1, resolve_window_s=10)) == ()  # a local chain's
     unknown = a_view(0, CHALLENGED, is_ripe=True, **changes)  # whose parameters we have not computed yet
     assert due(a_look(unknown, now=late + 1)) == ()
 

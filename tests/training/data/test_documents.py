@@ -96,8 +96,11 @@ def test_rows_of_parquet_are_documents_in_order(tmp_path):
     parquet.write_table(arrow.table({"text": rows, "n": list(range(1000))}), path, row_group_size=300)
 
     assert texts_in(path) == [row.encode() for row in rows]
-    with pytest.raises(ConfigError, match='expected a column "body", found text, n'):
+    with pytest.raises(ConfigError, match='expected one column "body", found text, n'):
         texts_in(path, field="body")
+    parquet.write_table(arrow.Table.from_arrays([arrow.array(["a"])] * 2, ["text", "text"]), path)
+    with pytest.raises(ConfigError, match=r'a\.parquet: expected one column "text", found text, text'):
+        texts_in(path)
     parquet.write_table(arrow.table({"text": ["a", None]}), path)
     with pytest.raises(ConfigError, match='row 2, column "text": expected text, found NoneType'):
         texts_in(path)
@@ -106,24 +109,25 @@ def test_rows_of_parquet_are_documents_in_order(tmp_path):
         texts_in(path)
 
 
-def test_a_value_that_a_parquet_file_holds_once_is_in_memory_once(tmp_path, monkeypatch):
+def test_one_value_of_a_parquet_file_is_in_memory_at_once(tmp_path):
     arrow = pytest.importorskip("pyarrow", reason="needs pyarrow (pip install 'assay[parquet]')")
     parquet = pytest.importorskip("pyarrow.parquet")
-    value = "the quick brown fox. " * 100_000
-    path = tmp_path / "a.parquet"
-    whole = arrow.array([value] * 256)
-    for column in (whole, whole.dictionary_encode(), whole.cast(arrow.large_string())):
-        parquet.write_table(arrow.table({"text": column}), path, dictionary_pagesize_limit=1 << 24)
-        rows, before = documents_in(path, "parquet", "text"), arrow.total_allocated_bytes()
+    path, value = tmp_path / "a.parquet", "the quick brown fox. " * 50_000
+    once = arrow.array([value] * 128)
+    distinct = arrow.array([f"{n} {value}" for n in range(128)])
+    for column in (once, once.cast(arrow.large_string()), distinct, once.cast(arrow.string_view())):
+        pages = {"use_dictionary": column is not distinct, "dictionary_pagesize_limit": 1 << 24}
+        parquet.write_table(arrow.table({"text": column}), path, write_batch_size=1, **pages)
+        before, most = arrow.total_allocated_bytes(), 0
         tracemalloc.start()
 
-        document = next(rows)
+        for document, expected in zip(documents_in(path, "parquet", "text"), column, strict=True):
+            most = max(most, arrow.total_allocated_bytes() - before)
+            assert b"".join(document) == expected.as_py().encode()
 
-        assert arrow.total_allocated_bytes() - before < 8 * len(value)
+        assert most < 8 * len(value)
         assert tracemalloc.get_traced_memory()[1] < 8 * len(value)
         tracemalloc.stop()
-        assert b"".join(document) == value.encode()
-        assert len(list(rows)) == 255
 
 
 def test_a_value_of_parquet_that_is_no_text_or_too_long_is_named_and_not_converted(tmp_path, monkeypatch):
@@ -131,12 +135,14 @@ def test_a_value_of_parquet_that_is_no_text_or_too_long_is_named_and_not_convert
     parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(documents, "LINE_BYTES_MAX", 100)
     path = tmp_path / "a.parquet"
+    invalid = arrow.array([b"fine", b"\xff"]).buffers()[1:]
     for column, words in (
         (["x" * 100, "x" * 101], "row 2.*: longer than 100 bytes"),
-        (arrow.array(["short", "x" * 101]).dictionary_encode(), "row 2.*: longer than 100 bytes"),
+        (arrow.array(["x"] * 2).dictionary_encode(), 'column "text": expected text, found dictionary'),
+        (arrow.StringArray.from_buffers(2, *invalid), 'a.parquet, row 2, column "text": is not UTF-8'),
         ([["a"], ["b"]], 'column "text": expected text, found list'),
         ([1, 2], 'column "text": expected text, found int64'),
-        (arrow.array(["fine", None]).dictionary_encode(), "row 2.*: expected text, found NoneType"),
+        (["fine", None], "row 2.*: expected text, found NoneType"),
     ):
         parquet.write_table(arrow.table({"text": column}), path)
         with pytest.raises(ConfigError, match=words):
