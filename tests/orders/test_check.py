@@ -172,7 +172,7 @@ def test_openings_take_every_audit_on_probation_and_the_floor_s_share_later():
 @pytest.mark.parametrize(
     ("preset", "verifiers", "copies", "times"),
     [
-        ("gpt-1m", 4, 4, "42.2"),
+        ("gpt-1m", 4, 4, "50.2"),
         ("gpt-125m", 4, 2, "2.9"),
         ("gpt-125m", 16, 2, "2.9"),
         ("llama-1b", 16, 2, "2.1"),
