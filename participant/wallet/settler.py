@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 POLL_S, PATIENT_POLL_S = 1.0, 3.0
 TAKEOVER_S = 60.0  # for which a watchtower leaves the ordinary moves to the ledger service
+LOTS_S = 300.0  # for which the members are not asked about again, once no lot of theirs can be released
 FINAL_LOOKS = 64  # for which a final epoch is not read again: a chain may go back
 CLAIM_FOR_OTHERS_S = 30.0  # a payee that has not claimed this long after the last result is paid by us
 OwnResult = Callable[[int], Awaitable[EpochResult]]
@@ -124,6 +125,7 @@ class Settler:
         self._escrow_epochs = 0  # for which its escrow takes results
         self._last_posted = -1  # the last epoch for which a result was ever seen
         self._final: dict[int, EpochState] = {}  # epochs that are final, as read lately
+        self._lots_at = 0.0  # when to look for lots that can be released
         self._looks = 0  # each reads one in so many of these again
         self._host: Host
 
@@ -214,10 +216,11 @@ class Settler:
             order = implied.get(case_id) or self._accused_order(case_id, case)
             cases.append(CaseView(case_id=case_id, state=case, is_implied=is_implied(case, order)))
         self._case_ids = [view.case_id for view in cases if not view.state.phase.is_over]
+        at_s = trio.from_thread.run_sync(trio.current_time)
         appeals, escrow, now = self._read_appeals(chain), chain.run(self._me.run_id), chain.timestamp()
         draw_delay, vote_window_s = chain.appeal_windows() if appeals else (0, 0)
         return Look(
-            at_s=trio.from_thread.run_sync(trio.current_time),
+            at_s=at_s,
             now=now,
             block=block,
             me=chain.address,
@@ -237,7 +240,7 @@ class Settler:
             bonds_owed=chain.bonds_owed(chain.address),
             rewards_owed=chain.rewards_of(chain.address),
             entries_lacking=chain.entries_lacking(chain.address),
-            free_lots=self._free_lots(chain, escrow, now),
+            free_lots=self._free_lots(chain, escrow, now, at_s),
         )
 
     def _accused_order(self, case_id: bytes, case: CaseState) -> SlashOrder | None:
@@ -289,17 +292,21 @@ class Settler:
         return replace(view, defences=tuple(defences), may_defend=may_defend, may_judge=may_judge)
 
     def _free_lots(
-        self, chain: ChainReader, escrow: EscrowState | None, now: int
+        self, chain: ChainReader, escrow: EscrowState | None, now: int, at_s: float
     ) -> tuple[duties.Release, ...]:
         """The lots of this run's members that can be released now, once the run is long enough over."""
-        if escrow is None or escrow.pending or now < escrow.closes_at + chain.evidence_window():
+        if escrow is None or escrow.pending or at_s < self._lots_at:
+            return ()
+        if now < escrow.closes_at + chain.evidence_window():
             return ()
         spec, term = self._me.spec, term_of(chain.set_version_of(self._me.run_id))
         nodes = self._follower.run_state.nodes.values()
         seats = [(one.member.account, OPERATOR, bytes(self._me.run_id)) for one in nodes]
         seats += [(member.account, VERIFIER, term) for member in spec.judges]
         wanted = [duties.Release(account=evm_address(a), role=r, commitment=c) for a, r, c in seats]
-        return tuple(one for one in wanted if chain.can_release(one.account, one.role, one.commitment))
+        found = tuple(one for one in wanted if chain.can_release(one.account, one.role, one.commitment))
+        self._lots_at = 0.0 if found else at_s + LOTS_S
+        return found
 
     async def _opinion(self, epoch: int, state: EpochState) -> bool | None:
         """Whether the posted result is what we compute; None if there is none, or we cannot say yet.

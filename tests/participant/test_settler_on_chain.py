@@ -358,3 +358,6 @@ def test_every_members_lot_is_free_stake_again_once_nothing_can_be_disputed_by_a
     for person in (one, two):
         assert world.bank.stake_of(person.account, OPERATOR).free == 400 * UNIT
     assert Release in town.kinds
+    town.turn(world.bystander)
+    monkeypatch.setattr(Chain, "can_release", Mock(side_effect=AssertionError("asked at every look")))
+    town.turn(world.bystander)

@@ -20,6 +20,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from threading import Lock
 from typing import Any
 
 from assay.protocol.errors import ConfigError
@@ -47,7 +48,7 @@ class BoundedProcess:
         Args:
             reading: What it reads of a stranger's, for the error when it ends.
         """
-        self._reading = reading
+        self._reading, self._lock = reading, Lock()
         main = _MAIN.format(path=sys.path, memory=MEMORY_BYTES, cpu=CPU_S)
         self._process = subprocess.Popen(
             [sys.executable, "-c", main],
@@ -67,7 +68,7 @@ class BoundedProcess:
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         line = b""
-        with suppress(BrokenPipeError):
+        with self._lock, suppress(BrokenPipeError):
             if self._process.returncode is None:
                 pickle.dump((function, arguments), self._process.stdin)
                 self._process.stdin.flush()

@@ -7,6 +7,8 @@ import math
 import operator
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -24,6 +26,12 @@ def test_calls_are_answered_one_after_the_other_by_one_process_and_errors_are_ra
     with pytest.raises(ConfigError, match="nowhere: cannot be read"):
         child.call(load_tokenizer, tmp_path / "nowhere")
     assert child.call(os.getpid) == child.call(os.getpid) != os.getpid()
+
+
+def test_threads_that_call_one_process_have_each_its_own_answers():
+    child, numbers = BoundedProcess("it"), range(2_000)
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(partial(child.call, operator.neg), numbers)) == [-one for one in numbers]
 
 
 @pytest.mark.parametrize("limit", ["memory", "time", "neither"])
