@@ -32,9 +32,11 @@ from assay.verifier.aggregation.gram import (
     MIX_MAX,
     ONE,
     Ints,
+    caf_weights,
     clip_weights,
     krum_weights,
     median_weights,
+    monna_weights,
     need_majority,
 )
 from assay.verifier.aggregation.scales import Scale, has_amplitude, raw
@@ -239,6 +241,8 @@ krum = partial(weighted, scope="all", weigh=lambda gram, f, _unit: krum_weights(
 multi_krum = partial(
     weighted, scope="all", weigh=lambda gram, f, _unit: krum_weights(gram, f=f, kept=gram.shape[1] - f)
 )
+monna = partial(weighted, scope="all", weigh=lambda gram, f, _unit: monna_weights(gram, f=f))
+caf = partial(weighted, scope="all", weigh=lambda gram, f, _unit: caf_weights(gram, f=f))
 
 
 def _trimmed_signs(net_T: Ints, sent_T: Ints, trim_T: Ints, left_T: Ints) -> Ints:
