@@ -15,3 +15,4 @@ RULE_NAMES = (
     "geometric-median", "krum", "multi-krum", "clipping+multi-krum", "monna", "caf",
 )  # fmt: skip
 DECODED_NAMES = ("decoded-trimmed-mean", "decoded-median", "decoded-vote")  # their aggregates are signs alone
+TRIMS_SENDERS = ("trimmed-mean", "clipping+trimmed-mean")  # among the senders of a coefficient, not all nodes
