@@ -5,7 +5,7 @@
 
 One model, the same batches for all. `adamw` and `muon` are data-parallel: the mean gradient of all nodes, 32
 bits a parameter both ways. The others are methods of `training/methods`, in the product's own code. Numbers
-are chosen on seed 0 of the first text, in trainings of `--tune-steps`, as long as the table's; the table is of `--steps`, long after
+are chosen on seed 0 of the first text, in trainings of `--tune-steps`; the table is of `--steps`, long after
 the plateau of byte pairs, where methods do not differ. A method with H local steps gets steps / H rounds.
 Every finished training is a row of the file of `--cells` and is not made again, so that the benchmark can be
 stopped; `--cached` makes none.

@@ -300,7 +300,9 @@ def method_words(order: Order, rule: RuleSpec) -> str:
     parts = f", one of {rule.fragments} fragments a round" if rule.fragments > 1 else ""
     means = f"{rule.aggregation.name} for f = {rule.aggregation.f}"
     if rule.aggregation.name in TRIMS_SENDERS and not rule.is_dense:
-        means += ", which trims among those that sent a coefficient: nearly a mean, as most have fewer than three"
+        means += (
+            ", which trims among those that sent a coefficient: nearly a mean, most have fewer than three"
+        )
     return f"{order.comm.method}: {work}, then {sent}{parts}; {means}; {rule.outer.kind.name} step"
 
 

@@ -79,8 +79,8 @@ def trimmed_mean(
         zeros: "senders" trims among the nodes that sent the coefficient, at most down to their
             median: f Byzantine nodes never decide where 2f + 1 nodes sent, and where fewer did there
             is no bound: with DeMo 92 to 94 % of coefficients have fewer than three senders, of which
-            nothing is trimmed, so that it is nearly a mean. "implied" counts a missing value as zero and trims among all n: the
-            textbook bound.
+            nothing is trimmed, so that it is nearly a mean. "implied" counts a missing value as zero
+            and trims among all n: the textbook bound.
         scale: How much of each block counts, where updates have amplitudes.
         mixing: Pre-aggregation, a function from Gram matrices per block to mixing matrices. The
             trimmed values are then mixtures, which all have every coefficient: `zeros` has no meaning.
