@@ -1,6 +1,7 @@
 """Convergence: the methods at equal tokens, and what a node sends and receives for them.
 
     python -m benchmarks.convergence [--texts kjv stdlib] [--steps 1000] [--seeds 1] [--cells FILE]
+    python -m benchmarks.convergence --cached   (the tables of docs/results/convergence.md, training nothing)
 
 One model, the same batches for all. `adamw` and `muon` are data-parallel: the mean gradient of all nodes, 32
 bits a parameter both ways. The others are methods of `training/methods`, in the product's own code. Numbers
@@ -122,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--texts", nargs="+", choices=("kjv", "stdlib"), default=["kjv", "stdlib"])
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--tune-steps", type=int, default=400)
+    parser.add_argument("--tune-steps", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--methods", nargs="+", choices=list(GRIDS), default=list(GRIDS))
     parser.add_argument("--cells", type=Path, default=Path("benchmarks/convergence.csv"))

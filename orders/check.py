@@ -45,6 +45,7 @@ from assay.training.fragments import check_fragments
 from assay.training.layout import Layout, layout_of
 from assay.training.model.loss import use_one_thread
 from assay.training.reference.narrowing import OPERATORS_MAX
+from assay.verifier.aggregation.names import TRIMS_SENDERS
 from assay.verifier.appeal.program import computed_count, why_never
 from assay.verifier.audit import odds
 from assay.verifier.audit.messages import OPENING_BYTES_PER_S, opening_bytes_max
@@ -299,6 +300,10 @@ def method_words(order: Order, rule: RuleSpec) -> str:
         sent = f"{compress.k} of {BLOCK_SIZE} coefficients as {compress.values.name}"
     parts = f", one of {rule.fragments} fragments a round" if rule.fragments > 1 else ""
     means = f"{rule.aggregation.name} for f = {rule.aggregation.f}"
+    if rule.aggregation.name in TRIMS_SENDERS and not rule.is_dense:
+        means += (
+            ", which trims among those that sent a coefficient: nearly a mean, most have fewer than three"
+        )
     return f"{order.comm.method}: {work}, then {sent}{parts}; {means}; {rule.outer.kind.name} step"
 
 

@@ -14,7 +14,9 @@ from assay.protocol.update_rule import Curve, Outer, RuleSpec, Transform, Values
 from assay.training.methods.choices import Choices, method_rule
 from assay.verifier.aggregation.names import DECODED_NAMES
 
-SIGNS_FROM_NODES = 25  # docs/results/aggregation.md: from here on signs are shorter than the union
+# Coefficients of a block that all seats send together: from here on a bit for every parameter is shorter than
+# their union (docs/results/aggregation.md: 25 nodes at k = 32).
+SIGNS_FROM_SENT = 25 * 32
 OUTER_NAMES = {
     "sign": Outer.SIGN, "sgd": Outer.SGD, "nesterov": Outer.NESTEROV, "adam": Outer.ADAM, "yogi": Outer.YOGI,
 }  # fmt: skip
@@ -68,7 +70,8 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
     )
     if rule.local.sequences_max == rule.local.sequences:  # one size
         rule = replace(rule, local=replace(rule.local, sequences_max=0))
-    is_shorter = run.seat_count >= SIGNS_FROM_NODES or rule.aggregation.name in DECODED_NAMES
+    sent = run.seat_count * rule.compress.k  # of low rank 4096: factors fill whole blocks
+    is_shorter = sent >= SIGNS_FROM_SENT or rule.aggregation.name in DECODED_NAMES
     if comm.download is None and is_shorter and rule.outer.kind is Outer.SIGN:
         return replace(rule, aggregation=replace(rule.aggregation, wire=Wire.SIGNS))
     is_plain = rule.is_dense and rule.has_scale and rule.compress.transform is Transform.NONE

@@ -230,6 +230,7 @@ class CommSection(Section):
     reset: Annotated[int, Field(ge=1, le=RESET_MAX)] | None = None  # rounds until the unsent part is dropped
     outer: Literal["sign", "sgd", "nesterov", "adam", "yogi"] | None = None
     momentum: Annotated[float, Field(ge=0, lt=1), _finite_in(6)] | None = None  # of the outer step
+    # trimmed-mean: among a coefficient's senders; with DeMo most have fewer than three, so nearly a mean
     aggregation: Literal[(*RULE_NAMES, *DECODED_NAMES)] | None = None  # type: ignore[valid-type]
     f: Annotated[int, Field(ge=0, le=63)] | None = None  # Byzantine nodes to tolerate, under a third
     download: Literal["union", "signs", "message"] | None = (

@@ -73,7 +73,7 @@ class Wire(enum.IntEnum):
     """Encoding of a round's aggregate, which every participant downloads."""
 
     UNION = 1  # the coefficients that any node sent
-    SIGNS = 2  # the step itself, one bit a parameter: shorter from about 25 nodes on; for a SIGN step
+    SIGNS = 2  # the step itself, one bit a parameter, however many nodes send how much; for a SIGN step
     MESSAGE = 3  # the mean, compressed like a node's message but with twice its bits: for dense rules
 
 

@@ -110,6 +110,8 @@ def test_a_tokenizer_is_named_by_its_digest_and_bytes_in_words():
         ({"comm.method": "streaming-diloco", "comm.fragments": 2}, ", one of 2 fragments a round; "),
         ({"comm.f": 0}, " for f = 0; "),
         ({"run.nodes": 7}, " for f = 2; "),
+        ({"comm.aggregation": "trimmed-mean"}, "among those that sent a coefficient: nearly a mean, "),
+        ({"comm.aggregation": "trimmed-mean", "comm.k": 4096}, "trimmed-mean for f = 1; "),
     ],
 )
 def test_a_method_is_its_work_its_message_and_its_step(changes, words):

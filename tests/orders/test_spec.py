@@ -392,6 +392,12 @@ def test_the_gain_of_a_false_step_is_deterred_up_to_the_odds_of_losing_the_slash
         ({"run.nodes": 25}, Wire.SIGNS),
         ({"run.nodes": 25, "comm.download": "union"}, Wire.UNION),
         ({"run.nodes": 25, "comm.method": "sparseloco"}, Wire.UNION),  # its step needs amplitudes
+        ({"comm.rank": 2}, Wire.SIGNS),  # twice its upload; the union would be 33 times
+        ({"comm.rank": 2, "run.nodes": 1}, Wire.SIGNS),
+        ({"comm.rank": 2, "comm.download": "union"}, Wire.UNION),
+        ({"comm.k": 4096}, Wire.SIGNS),
+        ({"run.nodes": 8, "comm.k": 100}, Wire.SIGNS),
+        ({"run.nodes": 8, "comm.k": 99}, Wire.UNION),
         ({"comm.method": "diloco"}, Wire.MESSAGE),
         ({"comm.method": "diloco", "comm.rank": 2}, Wire.MESSAGE),
         ({"comm.method": "diloco", "comm.transform": "dct"}, Wire.UNION),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ ONE = VALUE_MAX  # weight 1
 MIX_MAX = 1 << 10  # largest sum of a row of a mixing matrix
 GRAM_BITS = 31  # of a squared norm
 STEPS = 3  # iterations of centered clipping and of the geometric median
+POWER_STEPS = 8  # of CAF's power method
+_PRODUCT_BITS, _SQUARED_BITS = 30, 23  # of CAF's inner products; of those that are squared
 SMOOTHING = 10  # the geometric median treats smaller distances as 1 / 10 (byzfl's nu)
 
 Ints = NDArray[np.int64]
@@ -103,6 +106,86 @@ def krum_weights(gram_BNN: Ints, *, f: int, kept: int) -> Ints:
     weight_BN = np.zeros(gram_BNN.shape[:2], np.int64)
     np.put_along_axis(weight_BN, order_BN[:, :kept], ONE // kept, axis=1)
     return weight_BN
+
+
+def monna_weights(gram_BNN: Ints, *, f: int) -> Ints:
+    """Equal weight on the N - f rows that are nearest to one of them, the row of the tightest neighbourhood.
+
+    MoNNA has a node average what is near its own vector, which it trusts. All verifiers take the same
+    aggregate, so the reference is the row whose own N - f nearest, itself among them, have the least sum of
+    squared distances: no honest row has more company. Ties go to the lower peer id. Shape (B, N), units of
+    2^-14.
+
+    Raises:
+        ValueError: N <= 2f.
+
+    Reference:
+        Farhadkhani, Guerraoui, Gupta, Hoang, Pinot & Stephan, "Robust Collaborative Learning with Linear
+        Gradient Overhead", ICML 2023, arXiv:2209.10931. Their guarantee needs an honest reference.
+    """
+    count = gram_BNN.shape[1]
+    near_BNN = nearest_neighbours(gram_BNN, f=f)
+    score_BN = (near_BNN * squared_distances(gram_BNN)).sum(axis=2)
+    of_B11 = score_BN.argmin(axis=1)[:, None, None]
+    weight_BN: Ints = np.take_along_axis(near_BNN, of_B11, axis=1)[:, 0] * (ONE // (count - f))
+    return weight_BN
+
+
+def caf_weights(gram_BNN: Ints, *, f: int) -> Ints:
+    """The weighted mean of least variance on the way of a filter that needs no bound on honest variance.
+
+    Every row begins with weight 1. Each step takes the direction in which the weighted rows vary most, and
+    takes weight off each row by its share of the largest squared offset there, until N - 2f or less is left.
+    Of all weighted means on the way that with the least largest variance is the result. The direction comes
+    from `POWER_STEPS` of the power method, which begin at the row farthest from the mean, in whole numbers;
+    "largest" is among rows that still weigh anything, so that each step removes one. Shape (B, N), units of
+    2^-14.
+
+    Raises:
+        ValueError: N <= 2f.
+
+    Reference:
+        Allouah, Guerraoui & Stephan, "Towards Trustworthy Federated Learning with Untrusted Participants",
+        ICML 2025, arXiv:2505.01874 (CAF).
+    """
+    need_majority(gram_BNN.shape[1], f)
+    return np.stack([_filtered(gram_NN, f) for gram_NN in gram_BNN])
+
+
+def _filtered(gram_NN: Ints, f: int) -> Ints:
+    """`caf_weights` of one block."""
+    count = len(gram_NN)
+    kept_N = np.full(count, ONE)
+    best_N, least = kept_N * ONE // kept_N.sum(), None
+    while kept_N.sum() > (count - 2 * f) * ONE:
+        mean_N = kept_N * ONE // kept_N.sum()
+        inner_N = gram_NN @ mean_N
+        around_NN = gram_NN * ONE * ONE - ONE * (inner_N[:, None] + inner_N) + inner_N @ mean_N  # below 2^61
+        drop = _surplus(around_NN, _PRODUCT_BITS)
+        around_NN >>= drop
+        way_N = np.zeros(count, np.int64)  # coefficients of a direction, of at most 14 bits
+        way_N[np.where(kept_N > 0, np.diagonal(around_NN), -1).argmax()] = ONE - 1
+        for _ in range(POWER_STEPS):
+            offset_N = around_NN @ way_N  # of rows, along that direction; below 2^51
+            way_N = kept_N * (offset_N >> _surplus(offset_N, _PRODUCT_BITS))
+            way_N >>= _surplus(way_N, ONE.bit_length() - 1)
+        offset_N = around_NN @ way_N
+        length = sum(int(a) * int(b) for a, b in zip(way_N, offset_N, strict=True))
+        if length <= 0:  # the rows that weigh anything are one
+            return mean_N
+        spread = sum(int(c) * int(b) ** 2 for c, b in zip(kept_N, offset_N, strict=True))
+        variance = Fraction(spread << drop, length * int(kept_N.sum()))
+        if least is None or variance < least:
+            best_N, least = mean_N, variance
+        square_N = (offset_N >> _surplus(offset_N, _SQUARED_BITS)) ** 2
+        most = max(int(square_N[kept_N > 0].max()), 1)
+        kept_N = kept_N * (most - np.minimum(square_N, most)) // most
+    return best_N
+
+
+def _surplus(number: Ints, bits: int) -> int:
+    """How many low bits leave the largest of these numbers with `bits`."""
+    return max(int(np.abs(number).max()).bit_length() - bits, 0)
 
 
 def nearest_neighbours(gram_BMM: Ints, *, f: int) -> Ints:

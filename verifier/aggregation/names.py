@@ -12,6 +12,7 @@ RULE_NAMES = (
     "median", "clipping+median",
     "centered-clip", "centered-clip-all", "clipping+centered-clip", "nnm+centered-clip",
     "bucketing+centered-clip",
-    "geometric-median", "krum", "multi-krum", "clipping+multi-krum",
+    "geometric-median", "krum", "multi-krum", "clipping+multi-krum", "monna", "caf",
 )  # fmt: skip
 DECODED_NAMES = ("decoded-trimmed-mean", "decoded-median", "decoded-vote")  # their aggregates are signs alone
+TRIMS_SENDERS = ("trimmed-mean", "clipping+trimmed-mean")  # among the senders of a coefficient, not all nodes

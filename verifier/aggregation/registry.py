@@ -9,9 +9,9 @@ Room: verifier (pure). A name is a pipeline, read from left to right, joined by 
     mean, trimmed-mean, ...     make one update of all
 
 The names are those of byzfl (Normalize, Clipping, ARC, NNM, Bucketing, Average, TrMean, Median,
-CenteredClipping, GeometricMedian, Krum, MultiKrum; SignVote is `decoded-vote`). Rules without amplitudes to
-scale ignore the scale. An order may name those of `names.py`; other combinations work. Decoded rules
-compute signs and no coefficients, so their wire is SIGNS.
+CenteredClipping, GeometricMedian, Krum, MultiKrum, MoNNA, CAF; SignVote is `decoded-vote`). Rules without
+amplitudes to scale ignore the scale. An order may name those of `names.py`; other combinations work. Decoded
+rules compute signs and no coefficients, so their wire is SIGNS.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ _ROBUST: Mapping[str, Callable[..., Aggregate]] = {
     "geometric-median": robust.geometric_median,
     "krum": robust.krum,
     "multi-krum": robust.multi_krum,
+    "monna": robust.monna,
+    "caf": robust.caf,
 }
 
 

@@ -32,9 +32,11 @@ from assay.verifier.aggregation.gram import (
     MIX_MAX,
     ONE,
     Ints,
+    caf_weights,
     clip_weights,
     krum_weights,
     median_weights,
+    monna_weights,
     need_majority,
 )
 from assay.verifier.aggregation.scales import Scale, has_amplitude, raw
@@ -76,8 +78,9 @@ def trimmed_mean(
         f: Values trimmed on each side.
         zeros: "senders" trims among the nodes that sent the coefficient, at most down to their
             median: f Byzantine nodes never decide where 2f + 1 nodes sent, and where fewer did there
-            is no bound. "implied" counts a missing value as zero and trims among all n: the
-            textbook bound.
+            is no bound: with DeMo 92 to 94 % of coefficients have fewer than three senders, of which
+            nothing is trimmed, so that it is nearly a mean. "implied" counts a missing value as zero
+            and trims among all n: the textbook bound.
         scale: How much of each block counts, where updates have amplitudes.
         mixing: Pre-aggregation, a function from Gram matrices per block to mixing matrices. The
             trimmed values are then mixtures, which all have every coefficient: `zeros` has no meaning.
@@ -239,6 +242,8 @@ krum = partial(weighted, scope="all", weigh=lambda gram, f, _unit: krum_weights(
 multi_krum = partial(
     weighted, scope="all", weigh=lambda gram, f, _unit: krum_weights(gram, f=f, kept=gram.shape[1] - f)
 )
+monna = partial(weighted, scope="all", weigh=lambda gram, f, _unit: monna_weights(gram, f=f))
+caf = partial(weighted, scope="all", weigh=lambda gram, f, _unit: caf_weights(gram, f=f))
 
 
 def _trimmed_signs(net_T: Ints, sent_T: Ints, trim_T: Ints, left_T: Ints) -> Ints:

@@ -18,18 +18,23 @@ from assay.training.exact import BASIS_SS, VALUE_MAX
 from assay.verifier.aggregation.decoded import decoded, median_signs, trimmed_mean_signs, vote_signs
 from assay.verifier.aggregation.gram import (
     ONE,
+    POWER_STEPS,
     buckets,
+    caf_weights,
     clip_weights,
     krum_weights,
+    monna_weights,
     nearest_neighbours,
     whole_root,
 )
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.aggregation.robust import (
+    caf,
     centered_clip,
     geometric_median,
     krum,
     median,
+    monna,
     multi_krum,
     trimmed_mean,
 )
@@ -47,6 +52,8 @@ COEFFICIENT_RULES = {
     "krum": krum,
     "multi-krum per block": partial(multi_krum, scope="block"),
     "multi-krum": multi_krum,
+    "monna": monna,
+    "caf": caf,
 }
 DECODED_RULES = {"trimmed mean": trimmed_mean_signs, "median": median_signs, "vote": vote_signs}
 every_rule = pytest.mark.parametrize("rule", COEFFICIENT_RULES.values(), ids=COEFFICIENT_RULES.keys())
@@ -262,6 +269,79 @@ def test_krum_gives_a_tie_to_the_lower_peer():
     updates = {a_peer(n): says(n + 1) for n in (9, 3, 5, 1, 7, 2, 4)}  # all at the same distance
 
     assert krum(updates, BLOCKS, f=2).index_T.tolist() == [2]
+
+
+@settings(max_examples=25, deadline=None)
+@given(groups)
+def test_monna_is_the_dense_one_about_the_row_with_the_tightest_neighbourhood(seeds):
+    updates = [an_update(seed) for seed in seeds]
+    flat, kept = rows(updates).reshape(len(updates), -1), len(updates) - 2
+    squared = ((flat[:, None] - flat[None]) ** 2).sum(axis=2)
+    reference = min(range(len(flat)), key=lambda i: (sum(sorted(squared[i])[:kept]), i))
+    near = np.argsort(squared[reference], kind="stable")[:kept]
+
+    found = values(monna(by_peer(updates), BLOCKS, f=2))
+
+    assert np.abs(found.reshape(-1) - flat[near].mean(axis=0)).max() < 1e-2
+
+
+def test_monna_takes_the_tightest_neighbourhood_of_n_minus_f():
+    # About -1: of one neighbour less it would be 2, of one more 5.
+    points = np.array([11, -4, 2, -8, 5, 12, -1])
+
+    weight = monna_weights(np.outer(points, points)[None], f=2)[0]
+
+    assert np.flatnonzero(weight).tolist() == [1, 2, 3, 4, 6]
+    assert set(weight.tolist()) == {0, ONE // 5}
+
+
+def _caf(rows_ND: np.ndarray, f: int) -> list[tuple[float, np.ndarray]]:
+    """Every weighted mean on CAF's way with its largest variance, in float64."""
+    kept_N, found = np.ones(len(rows_ND)), []
+    while kept_N.sum() > len(rows_ND) - 2 * f:
+        mean_D = kept_N @ rows_ND / kept_N.sum()
+        around_ND = rows_ND - mean_D
+        way_D = around_ND[np.where(kept_N > 0, (around_ND**2).sum(axis=1), -1).argmax()]
+        for _ in range(POWER_STEPS):
+            way_D = (kept_N * (around_ND @ way_D)) @ around_ND
+            way_D = way_D / max(np.linalg.norm(way_D), 1e-300)
+        offset_N = around_ND @ way_D
+        found.append((kept_N @ offset_N**2 / kept_N.sum(), mean_D))
+        largest = max((offset_N[kept_N > 0] ** 2).max(), 1e-300)
+        kept_N = kept_N * (1 - np.minimum(offset_N**2 / largest, 1))
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 1000, 10_000])
+@settings(max_examples=25, deadline=None)
+@given(groups)
+def test_caf_is_the_dense_one_in_float64(size: int, seeds):
+    rng = np.random.default_rng(seeds)
+    rows_ND = rng.integers(-20, 21, (len(seeds), 12)) + rng.integers(-20, 21, 12)
+    rows_ND[:2] = size * rng.integers(-1, 2, 12) + rng.integers(0, 2, (2, 12))
+    means = _caf(rows_ND.astype(float), 2)
+    near = 1 + 1e-3  # of two means that vary alike, rounding may choose the other
+    least = [mean_D for variance, mean_D in means if variance <= near * min(one for one, _ in means) + 1e-3]
+
+    weight_N = caf_weights((rows_ND @ rows_ND.T)[None], f=2)[0]
+
+    found_D = weight_N @ rows_ND / ONE
+    assert min(np.abs(found_D - mean_D).max() for mean_D in least) < 0.05 * max(1, size / 100)
+
+
+def test_caf_leaves_out_the_direction_in_which_liars_stand_together():
+    points = np.array([[1, 0], [-1, 0], [0, 1], [0, -1], [0, 0], [90, 5], [90, -5]])
+
+    weight = caf_weights((points @ points.T)[None], f=2)[0]
+
+    assert weight[5:].max() < ONE // 100
+    assert np.ptp(weight[:5]) < ONE // 20
+
+
+def test_caf_against_nobody_is_the_mean():
+    points = np.array([[3], [5], [90]])
+
+    assert caf_weights((points @ points.T)[None], f=0).tolist() == [[ONE // 3] * 3]
 
 
 @settings(max_examples=25, deadline=None)
