@@ -88,10 +88,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 RESUBMIT_S = 15.0
 SUBMIT_S = 40.0
-HELD_S, HELD_BYTES_PER_S = (
-    2.0,
-    1_000_000,
-)  # how long the first verifiers to get an update have to acknowledge it
+HELD_S, HELD_BYTES_PER_S = 2.0, 1_000_000  # for the first verifiers to acknowledge that they hold an update
 NEXT_S = 0.25  # for the second, once the first has; half of what the first took, if that is more
 FETCH_S = 60.0
 ANSWERS: dict[bytes, type[SignedReceipt] | type[SignedRefusal]] = {

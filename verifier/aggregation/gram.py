@@ -156,9 +156,10 @@ def _filtered(gram_NN: Ints, f: int) -> Ints:
     """`caf_weights` of one block."""
     count = len(gram_NN)
     kept_N = np.full(count, ONE)
-    best_N, least = kept_N * ONE // kept_N.sum(), None
+    best_N: Ints = kept_N * ONE // kept_N.sum()
+    least: Fraction | None = None
     while kept_N.sum() > (count - 2 * f) * ONE:
-        mean_N = kept_N * ONE // kept_N.sum()
+        mean_N: Ints = kept_N * ONE // kept_N.sum()
         inner_N = gram_NN @ mean_N
         around_NN = gram_NN * ONE * ONE - ONE * (inner_N[:, None] + inner_N) + inner_N @ mean_N  # below 2^61
         drop = _surplus(around_NN, _PRODUCT_BITS)
