@@ -64,9 +64,9 @@ def main() -> None:
 
 def _print_methods(nodes: int, rounds: int) -> None:
     print(f"{nodes} nodes\n\n| `[comm]` | written as | up | down | down / up |\n{'|---' * 5}|")
-    told: list[dict[str, str | int]] = [{"method": name} for name in METHODS]
-    told += [{"rank": 1}, {"rank": 2}, {"rank": 4}, {"k": 256}]
-    for comm in told:
+    methods: list[dict[str, object]] = [{"method": name} for name in METHODS]
+    methods += [{"rank": 1}, {"rank": 2}, {"rank": 4}, {"k": 256}]
+    for comm in methods:
         raw = read_toml(SPEC)
         train = {"sequences": 1}  # enough for messages of real sizes
         sim = {"nodes": nodes, "rounds": rounds, "validate_every": rounds, "validation_sequences": 1}

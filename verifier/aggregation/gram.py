@@ -27,7 +27,8 @@ MIX_MAX = 1 << 10  # largest sum of a row of a mixing matrix
 GRAM_BITS = 31  # of a squared norm
 STEPS = 3  # iterations of centered clipping and of the geometric median
 POWER_STEPS = 8  # of CAF's power method
-_PRODUCT_BITS, _SQUARED_BITS = 30, 23  # of CAF's inner products; of those that are squared
+_KEPT = 1 << 20  # weight 1 while CAF takes weight off: what is left of a far row moves much
+_PRODUCT_BITS, _SQUARED_BITS = 30, 20  # of CAF's inner products; of those that are squared
 SMOOTHING = 10  # the geometric median treats smaller distances as 1 / 10 (byzfl's nu)
 
 Ints = NDArray[np.int64]
@@ -155,10 +156,10 @@ def caf_weights(gram_BNN: Ints, *, f: int) -> Ints:
 def _filtered(gram_NN: Ints, f: int) -> Ints:
     """`caf_weights` of one block."""
     count = len(gram_NN)
-    kept_N = np.full(count, ONE)
+    kept_N = np.full(count, _KEPT)
     best_N: Ints = kept_N * ONE // kept_N.sum()
     least: Fraction | None = None
-    while kept_N.sum() > (count - 2 * f) * ONE:
+    while kept_N.sum() > (count - 2 * f) * _KEPT:
         mean_N: Ints = kept_N * ONE // kept_N.sum()
         inner_N = gram_NN @ mean_N
         around_NN = gram_NN * ONE * ONE - ONE * (inner_N[:, None] + inner_N) + inner_N @ mean_N  # below 2^61

@@ -295,10 +295,10 @@ def test_monna_takes_the_tightest_neighbourhood_of_n_minus_f():
     assert set(weight.tolist()) == {0, ONE // 5}
 
 
-def _caf(rows_ND: np.ndarray, f: int) -> list[tuple[float, np.ndarray]]:
-    """Every weighted mean on CAF's way with its largest variance, in float64."""
+def _caf(rows_ND: np.ndarray, left: float) -> list[np.ndarray]:
+    """CAF until so much weight is left, in float64; of two means that vary alike, both."""
     kept_N, found = np.ones(len(rows_ND)), []
-    while kept_N.sum() > len(rows_ND) - 2 * f:
+    while kept_N.sum() > left:
         mean_D = kept_N @ rows_ND / kept_N.sum()
         around_ND = rows_ND - mean_D
         way_D = around_ND[np.where(kept_N > 0, (around_ND**2).sum(axis=1), -1).argmax()]
@@ -309,7 +309,8 @@ def _caf(rows_ND: np.ndarray, f: int) -> list[tuple[float, np.ndarray]]:
         found.append((kept_N @ offset_N**2 / kept_N.sum(), mean_D))
         largest = max((offset_N[kept_N > 0] ** 2).max(), 1e-300)
         kept_N = kept_N * (1 - np.minimum(offset_N**2 / largest, 1))
-    return found
+    least = min(variance for variance, _ in found)
+    return [mean_D for variance, mean_D in found if variance <= 1.001 * least + 1e-3]
 
 
 @pytest.mark.parametrize("size", [1, 1000, 10_000])
@@ -319,14 +320,13 @@ def test_caf_is_the_dense_one_in_float64(size: int, seeds):
     rng = np.random.default_rng(seeds)
     rows_ND = rng.integers(-20, 21, (len(seeds), 12)) + rng.integers(-20, 21, 12)
     rows_ND[:2] = size * rng.integers(-1, 2, 12) + rng.integers(0, 2, (2, 12))
-    means = _caf(rows_ND.astype(float), 2)
-    near = 1 + 1e-3  # of two means that vary alike, rounding may choose the other
-    least = [mean_D for variance, mean_D in means if variance <= near * min(one for one, _ in means) + 1e-3]
+    left = len(seeds) - 4  # where that is nearly left, rounding decides whether a step more is made
+    means = [mean_D for slack in (-1e-2, 1e-2) for mean_D in _caf(rows_ND.astype(float), left + slack)]
 
     weight_N = caf_weights((rows_ND @ rows_ND.T)[None], f=2)[0]
 
     found_D = weight_N @ rows_ND / ONE
-    assert min(np.abs(found_D - mean_D).max() for mean_D in least) < 0.05 * max(1, size / 100)
+    assert min(np.abs(found_D - mean_D).max() for mean_D in means) < 0.1 + size / 1000
 
 
 def test_caf_leaves_out_the_direction_in_which_liars_stand_together():
