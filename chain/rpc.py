@@ -32,7 +32,16 @@ from web3.exceptions import ContractLogicError, TransactionNotFound, Web3Excepti
 from web3.types import RPCResponse
 
 from assay.chain.addresses import CONTRACTS
-from assay.chain.signing.fees import LATE_BLOCKS, REFUSED_S, Pending, Stuck, first_fees, nothing, raised_fees
+from assay.chain.signing.fees import (
+    LATE_BLOCKS,
+    RAISES_MAX,
+    REFUSED_S,
+    Pending,
+    Stuck,
+    first_fees,
+    nothing,
+    raised_fees,
+)
 from assay.chain.signing.signer import KeyHere, Signer
 from assay.chain.signing.unsigned import FileSigner
 from assay.chain.statements import Address
@@ -360,7 +369,7 @@ class Rpc:
             raw, tx_hash = self._sign(f"{action}: in place of one that is stuck", fields)
             with suppress(_NonceTaken):  # the one that is there is dearer, or mined meanwhile
                 self._offer(action, raw)
-                self._pending[nonce] = Pending(fields=fields, hashes=[tx_hash])
+                self._pending[nonce] = Pending(fields=fields, hashes=[tx_hash], raised=RAISES_MAX)
                 return
 
     def _chain(self, action: str) -> int:

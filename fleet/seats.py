@@ -24,7 +24,7 @@ from assay.node.seat import LEAVE
 from assay.participant.files.armour import write_text
 from assay.participant.files.record import Role, renew_own
 from assay.participant.files.run_file import RunFile, write_run_file
-from assay.participant.files.track_record import newest_track_record, write_track_record
+from assay.participant.files.track_record import best_track_record, write_track_record
 from assay.participant.keys.keyring import Keys, Work, write_keys
 from assay.participant.wallet.discharge import NOT_DISCHARGED
 from assay.protocol.encoding.json_text import parse_json
@@ -76,7 +76,7 @@ def prepare(
     write_keys(partial / KEYS, own, config.base.password, work)
     signed = renew_own(partial / KEYS, own, Role.NODE, config.host, config.ports + seat.number, now_s)
     folders = [config.base.keys, *config.folder.glob(f"*/{KEYS}")]
-    shown = newest_track_record(folders, signed.record.account)
+    shown = best_track_record(folders, signed.record.account)
     if shown is not None:
         write_track_record(partial / KEYS, shown)
     write_run_file(partial / f"{seat.run_id.hex()}.assay", run)

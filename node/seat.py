@@ -22,7 +22,7 @@ from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.files.application import Application
 from assay.participant.files.record import OWN_RECORD, read_record
-from assay.participant.files.track_record import newest_track_record
+from assay.participant.files.track_record import best_track_record
 from assay.participant.follower import Follower
 from assay.participant.following.sync import StateSync
 from assay.protocol.auditing.audits import Audit
@@ -54,7 +54,7 @@ async def take_seat(me: Participant, follower: Follower, state_sync: StateSync, 
     if me.me in follower.run_state.nodes:
         return True
     record = read_record(me.config.keys / OWN_RECORD, int(time.time()))
-    shown = newest_track_record([me.config.keys], record.record.account)
+    shown = best_track_record([me.config.keys], record.record.account)
     is_ready, refusals = False, dict[str, str]()
     while me.me not in follower.run_state.nodes:
         if not follower.run_state.is_training:

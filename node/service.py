@@ -446,7 +446,7 @@ class Service:
         record = await self._step(run_state)
         self.me.blobs.put(record.update)
         inline = record.update if len(record.update) <= INLINE_UPDATE_BYTES else b""
-        submission = Submission(signed=self._signed(record.commit), update=inline, held_by=())
+        submission = Submission(signed=self._signed(record.commit), update=inline)
         self.me.store.set_value(name, encode(submission))
         self.me.store.drop_values(
             "commit/", {f"commit/{r}" for r in range(int(run_state.round) - 2, int(run_state.round) + 1)}

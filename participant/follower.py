@@ -152,7 +152,10 @@ class Follower:
             self.take(certified)
 
     async def is_newest(self, host: Host, peers: Sequence[PeerId]) -> bool:
-        """Whether some peer answers, and none has a newer manifest. All are asked at once, and none taken."""
+        """Whether more than half of these peers, ourselves counted, answer, and none has a newer manifest.
+
+        All are asked at once, and nothing is taken.
+        """
         request = encode(StepRequest(number=int(self.run_state.round), node=_NOBODY))
         has_news: list[bool] = []
 
@@ -171,7 +174,7 @@ class Follower:
         async with trio.open_nursery() as nursery:
             for peer in set(peers).intersection(host.connected()):
                 nursery.start_soon(ask, peer)
-        return bool(has_news) and not any(has_news)
+        return bool(has_news) and not any(has_news) and 2 * (len(has_news) + 1) > len(set(peers))
 
     async def poll(self, host: Host, peers: Sequence[PeerId]) -> None:
         """Query peers whenever the chain has not grown for a while; ends only by cancellation."""

@@ -671,10 +671,10 @@ class SignedRefusal:
 class Submission:
     """A node's commit, sent to a verifier; a small update is included, a large one pushed or fetched."""
 
-    TAG: ClassVar[bytes] = b"assay/submission/3"
+    TAG: ClassVar[bytes] = b"assay/submission/2"
     signed: SignedCommit
     update: Annotated[bytes, Max(INLINE_UPDATE_BYTES)]
-    held_by: Annotated[tuple[PeerId, ...], Max(FIRST_HAND)]  # from whom to fetch it; none: from the node
+    held_by: Annotated[tuple[PeerId, ...], Max(FIRST_HAND), Later()] = ()  # who has it; none: the node alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 Room: chain (pure). Pools take another transaction with the same nonce if both of its fees are 10 % higher
 (geth's `txpool.pricebump`). A block takes the chain's base fee and the priority fee, whatever the highest fee
 is: so an endpoint that lies about base fees can make an account pay more only by the priority fee, which is
-raised `RAISES_MAX` times at most, to 2.6-fold; and of a transaction that does nothing, for 21,000 gas.
+raised `RAISES_MAX` times at most, to 2.6-fold; of a transaction that does nothing (21,000 gas), to 8-fold.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import Any
 PRIORITY_FEE_WEI = 10**9
 RAISES_MAX = 8  # of one transaction's fees
 OFFERS_MAX = 10  # to replace one by nothing; what the account cannot pay is refused before
+# The tip of what replaces one: a tenth above all raised ones, and bounded, or an endpoint that keeps what it
+# is given would have it grow without end.
+NOTHING_TIP_WEI, NOTHING_TIP_MAX_WEI = 4 * PRIORITY_FEE_WEI, 8 * PRIORITY_FEE_WEI
 # Blocks that leave out an account's next transaction, although it pays their base fee: its tip is too low.
 LATE_BLOCKS = 3
 # Until fees that the signer or the endpoint refused are tried again: a person may have to decline each.
@@ -74,17 +77,17 @@ def raised_fees(one: Pending, base_fee: int, *, is_late: bool = False) -> dict[s
 
 
 def nothing(address: str, base_fee: int, ours: Pending | None) -> Iterator[Mapping[str, Any]]:
-    """Transfers of nothing to the account itself, each twice as dear as the last, without nonce and chain.
+    """Transfers of nothing to the account itself, each of twice the highest fee, without nonce and chain.
 
     Args:
         address: The account.
         base_fee: The newest block's, in wei: the one whose place they take may have been sent at any other.
         ours: What has the nonce, as far as this process sent it: the first takes its place.
     """
-    fee, tip = 2 * (base_fee + 2 * PRIORITY_FEE_WEI), 2 * PRIORITY_FEE_WEI
+    fee, tip = 2 * (base_fee + NOTHING_TIP_WEI), NOTHING_TIP_WEI
     if ours is not None:
         fee = max(fee, -(-ours.fields["maxFeePerGas"] * 9 // 8))
-        tip = max(tip, -(-ours.fields["maxPriorityFeePerGas"] * 9 // 8))
+        tip = min(max(tip, -(-ours.fields["maxPriorityFeePerGas"] * 9 // 8)), NOTHING_TIP_MAX_WEI)
     for times in (2**doubled for doubled in range(OFFERS_MAX)):
-        fees = {"maxFeePerGas": times * fee, "maxPriorityFeePerGas": times * tip}
+        fees = {"maxFeePerGas": times * fee, "maxPriorityFeePerGas": tip}
         yield {"to": address, "data": "0x", "value": 0, "gas": 21_000, **fees}

@@ -1,8 +1,8 @@
 """Track record: what a run's verifiers say of a node that ended, for verifiers of its account's next runs.
 
 Room: participant (pure; the last section reads and writes files). A quorum of the run's verifier set signs
-the EIP-712 statement `TrackRecord`. The folder of the keys keeps the last one; a node shows it with its
-application, and a new node of the same account gets it too.
+the EIP-712 statement `TrackRecord`. The folder of the keys keeps the best of each class; a node shows one
+with its application, and a new node of the same account gets it too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from assay.protocol.types import Address, Digest
 
 log = logging.getLogger(__name__)
 PREFIX = "assay-track-record-1"
-FILE = "own.track-record"  # in the folder of the keys
+SUFFIX = ".track-record"  # of files in the folder of the keys, one for each account and class
 FILE_BYTES_MAX = 16_384
 VALID_S = 30 * 86_400  # after the node's last accepted step
 
@@ -55,33 +55,43 @@ class TrackRecord:
 # ---- files
 
 
-def read_track_record(folder: Path) -> TrackRecord | None:
-    """The one that a folder of keys keeps, not checked; None without one, or if it is damaged."""
-    path = folder / FILE
-    if not path.exists():
-        return None
-    try:
-        return from_text(PREFIX, TrackRecord, read_text(path, "track record", FILE_BYTES_MAX))
-    except (MalformedMessage, ConfigError) as error:  # it costs probation, and keeps no node from its run
-        log.warning("track record not read", extra={"file": str(path), "reason": str(error)})
-        return None
+def read_track_records(folder: Path) -> list[TrackRecord]:
+    """Those that a folder of keys keeps, not checked, without damaged ones."""
+    found = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            found.append(from_text(PREFIX, TrackRecord, read_text(path, "track record", FILE_BYTES_MAX)))
+        except (MalformedMessage, ConfigError) as error:  # it costs probation, and keeps no node from its run
+            log.warning("track record not read", extra={"file": str(path), "reason": str(error)})
+    return found
 
 
 def write_track_record(folder: Path, found: TrackRecord) -> None:
-    """Keep it in a folder of keys, unless the kept one says more of the same class and is not too old.
+    """Keep it in a folder of keys, unless the one kept of its class says more and is not too old.
 
     Raises:
         ConfigError: it cannot be written.
     """
-    kept = read_track_record(folder)
-    is_like = kept is not None and (kept.account, kept.exec_class) == (found.account, found.exec_class)
-    if kept is not None and is_like and kept.clean > found.clean and found.heard_s <= kept.heard_s + VALID_S:
-        return
+    for kept in read_track_records(folder):
+        is_like = (kept.account, kept.exec_class) == (found.account, found.exec_class)
+        if is_like and kept.clean > found.clean and found.heard_s <= kept.heard_s + VALID_S:
+            return
     notes = (f"{found.clean} audits passed in a row in run {found.run_id.hex()}", "shown to later runs")
-    write_text(folder / FILE, to_text(PREFIX, found, notes))
+    name = f"{found.account.hex()[:8]}-{found.exec_class.hex()[:8]}{SUFFIX}"
+    write_text(folder / name, to_text(PREFIX, found, notes))
 
 
-def newest_track_record(folders: Iterable[Path], account: Address) -> TrackRecord | None:
-    """Of those that folders of keys keep for an account the one of the latest step; None without any."""
-    found = [one for one in map(read_track_record, folders) if one is not None and one.account == account]
-    return max(found, key=lambda one: one.heard_s, default=None)
+def best_track_record(folders: Iterable[Path], account: Address) -> TrackRecord | None:
+    """What to show of those that folders of keys keep for an account; None without any.
+
+    Of the class of its last step anywhere, for that is the class of its machine, the most audits.
+    """
+    found = [one for folder in folders for one in read_track_records(folder) if one.account == account]
+    last = max(found, key=lambda one: one.heard_s, default=None)
+    if last is None:
+        return None
+    alike = (
+        one for one in found
+        if one.exec_class == last.exec_class and last.heard_s <= one.heard_s + VALID_S
+    )  # fmt: skip
+    return max(alike, key=lambda one: (one.clean, one.heard_s))

@@ -160,7 +160,8 @@ class Settler:
         look = self._me.readings.look = await self._look(chain)
         self._watch, effects = duties.step(self._watch, look)
         if any(map(duties.is_premature, effects)):
-            members = (*self._me.spec.seat_peers, *self._follower.run_state.nodes)
+            nodes = (peer for peer, node in self._follower.run_state.nodes.items() if node.is_seated)
+            members = (*self._me.spec.seat_peers, *nodes)
             if not await self._follower.is_newest(self._host, members):
                 log.warning("results not judged", extra={"reason": "our manifests may be behind"})
                 effects = tuple(one for one in effects if not duties.is_premature(one))

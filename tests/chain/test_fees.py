@@ -325,6 +325,25 @@ def test_what_was_raised_as_often_as_it_may_be_can_be_replaced_at_any_base_fee(
         geth.pool = pool
 
 
+def test_an_endpoint_that_keeps_what_it_is_given_brings_no_tip_above_its_bound(
+    geth: Geth, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fees, "STUCK_S", 0.0)
+    monkeypatch.setattr(fees, "STUCK_BLOCKS", 0)
+    geth.is_mining = False
+    client = a_client(geth)
+    pay(client, PAYEES[0], wait=False)
+    client._pending[0].raised = RAISES_MAX
+    for _ in range(60):
+        geth.block += fees.LATE_BLOCKS
+        client._unstick("pay")
+
+    ((waiting, _),) = geth.pool.values()
+    assert waiting.to == ME and waiting.priority_fee_wei <= 8 * PRIORITY_FEE_WEI
+    tips = [one["maxPriorityFeePerGas"] for one in fees.nothing(ME, geth.base_fee, client._pending[0])]
+    assert max(tips) <= 8 * PRIORITY_FEE_WEI
+
+
 def test_no_more_is_offered_for_a_nonce_than_the_account_has(geth: Geth):
     geth.is_mining, geth.base_fee = False, 500 * GWEI
     pay(a_client(geth), PAYEES[0], wait=False)

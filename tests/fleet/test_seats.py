@@ -29,7 +29,7 @@ from assay.node.seat import LEAVE
 from assay.participant.config import Config
 from assay.participant.files.invitation import write_invitation
 from assay.participant.files.record import OWN_RECORD, Role, read_record
-from assay.participant.files.track_record import TrackRecord, read_track_record, write_track_record
+from assay.participant.files.track_record import TrackRecord, read_track_records, write_track_record
 from assay.participant.keys.keyring import QUICK, load_keys
 from assay.participant.keys.private_files import write_private
 from assay.protocol.errors import ConfigError
@@ -101,7 +101,7 @@ def test_a_node_shows_what_the_operators_earlier_nodes_earned(config: FleetConfi
     write_track_record(config.base.keys, replace(earned, heard_s=NOW - 1))
     write_track_record(config.seat_folder(Digest(bytes(32))) / KEYS, earned)
 
-    assert read_track_record(prepared(config) / KEYS) == earned
+    assert read_track_records(prepared(config) / KEYS) == [earned]
 
 
 def test_a_folder_that_is_there_stays_as_it_is_and_half_of_one_is_made_again(config: FleetConfig):

@@ -21,7 +21,7 @@ from assay.node.seat import (
 )
 from assay.participant.files.application import Application
 from assay.participant.files.record import Role, renew_own
-from assay.participant.files.track_record import TrackRecord, write_track_record
+from assay.participant.files.track_record import SUFFIX, TrackRecord, write_track_record
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import Unavailable
 from assay.protocol.identity import verify
@@ -177,6 +177,8 @@ def test_a_node_shows_its_track_record_when_it_asks_for_a_seat(tmp_path):
     )  # fmt: skip
     for shown in (earned, replace(earned, account=Address(bytes(20)))):
         follower.run_state = run_state
+        for kept in tmp_path.glob(f"*{SUFFIX}"):
+            kept.unlink()
         write_track_record(tmp_path, shown)
         clock = trio.testing.MockClock(autojump_threshold=0)
         state_sync: Any = SimpleNamespace(reach=reach)

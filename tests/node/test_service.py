@@ -100,7 +100,7 @@ def submitted(folder: Path, update: bytes, *, is_damaged: bool = False) -> list[
 
     async def main() -> None:
         with trio.move_on_after(0.2):
-            submission = Submission(signed=signed, update=inline, held_by=())
+            submission = Submission(signed=signed, update=inline)
             await Service._submit(service, VERA, submission, Sent(trio.current_time(), 3, [VERA]))
 
     trio.run(main)

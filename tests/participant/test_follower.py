@@ -237,8 +237,8 @@ def test_whoever_misses_nothing_asks_one_peer(store):
 
 
 def asked_for_newer(one, host):
-    clock = trio.testing.MockClock(autojump_threshold=0)
-    return trio.run(one.is_newest, host, host.connected(), clock=clock)
+    clock, members = trio.testing.MockClock(autojump_threshold=0), [*map(peer, VERIFIERS), peer("walt")]
+    return trio.run(one.is_newest, host, members, clock=clock)
 
 
 @pytest.mark.parametrize(
@@ -247,9 +247,10 @@ def asked_for_newer(one, host):
         ({}, [], False),  # nobody is connected
         ({"walt": 0.1, "vera": 0.1}, ["walt", "vera"], True),
         ({"walt": 0.1, "vera": 15.0}, ["walt"], False),
+        ({"walt": 0.1}, ["walt"], False),  # one liar alone is connected
     ],
 )
-def test_nobody_has_newer_manifests_if_some_answer_and_none_shows_one(store, late_s, behind, is_newest):
+def test_nobody_has_newer_manifests_if_most_answer_and_none_shows_one(store, late_s, behind, is_newest):
     one, links = a_follower(store), a_chain(a_history(), 2)
     host = Chain(links, {peer(who): s for who, s in late_s.items()}, behind=set(map(peer, behind)))
 

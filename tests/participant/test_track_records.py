@@ -15,11 +15,11 @@ from assay.chain.statements import sign_digest, verify_certificate
 from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.files.track_record import (
-    FILE,
+    SUFFIX,
     VALID_S,
     TrackRecord,
-    newest_track_record,
-    read_track_record,
+    best_track_record,
+    read_track_records,
     write_track_record,
 )
 from assay.participant.wallet import track_records
@@ -79,8 +79,7 @@ def test_a_node_keeps_what_a_quorum_of_its_verifiers_signs_once_they_do(monkeypa
     two = {**dict(list(three.items())[:2]), VERIFIERS[0]: "mallory"}
 
     assert keep(monkeypatch, tmp_path, an_end(), [{}, two, three]) == 3
-    found = read_track_record(tmp_path)
-    assert found is not None
+    (found,) = read_track_records(tmp_path)
     assert (found.account, found.clean, found.exec_class, found.heard_s) == (
         ACCOUNT, 3, a_digest("class"), 99,
     )  # fmt: skip
@@ -92,7 +91,7 @@ def test_a_node_keeps_what_a_quorum_of_its_verifiers_signs_once_they_do(monkeypa
 def test_a_node_that_gets_none_ends_without_it_and_one_at_fault_does_not_ask(monkeypatch, tmp_path):
     assert keep(monkeypatch, tmp_path, an_end(), []) == TRIES_S / RETRY_S
     assert keep(monkeypatch, tmp_path, an_end(fault_round=1), []) == 0
-    assert read_track_record(tmp_path) is None
+    assert read_track_records(tmp_path) == []
 
 
 def a_record(**changes: Any) -> TrackRecord:
@@ -108,33 +107,35 @@ def a_record(**changes: Any) -> TrackRecord:
 
 
 @pytest.mark.parametrize(
-    ("change", "is_kept"),
+    ("change", "kept"),
     [
-        ({"clean": 40}, True),
-        ({"clean": 39}, False),
-        ({"clean": 39, "heard_s": 1_001 + VALID_S}, True),
-        ({"clean": 39, "exec_class": a_digest("another")}, True),
-        ({"clean": 39, "account": a_member(NODES[1]).account}, True),
+        ({"clean": 40}, [1]),
+        ({"clean": 39}, [0]),
+        ({"clean": 39, "heard_s": 1_001 + VALID_S}, [1]),
+        ({"clean": 39, "exec_class": a_digest("another")}, [0, 1]),
+        ({"clean": 39, "account": a_member(NODES[1]).account}, [0, 1]),
     ],
 )
-def test_less_of_the_same_class_does_not_take_the_place_of_more(tmp_path, change, is_kept):
-    write_track_record(tmp_path, a_record())
-    later = a_record(**{"heard_s": 2_000, **change})
+def test_less_of_the_same_class_does_not_take_the_place_of_more(tmp_path, change, kept):
+    both = a_record(), a_record(**{"heard_s": 2_000, **change})
+    for one in both:
+        write_track_record(tmp_path, one)
 
-    write_track_record(tmp_path, later)
-
-    assert read_track_record(tmp_path) == (later if is_kept else a_record())
+    assert sorted(read_track_records(tmp_path), key=both.index) == [both[place] for place in kept]
 
 
-def test_the_newest_of_an_account_is_shown_and_a_damaged_file_counts_as_none(tmp_path):
+def test_the_best_of_the_class_of_the_last_step_is_shown_and_a_damaged_file_counts_as_none(tmp_path):
     folders = [tmp_path / name for name in ("one", "two", "damaged", "none", "foreign")]
     write_track_record(folders[0], a_record())
     write_track_record(folders[1], a_record(heard_s=2_000, clean=1))
     folders[2].mkdir()
-    (folders[2] / FILE).write_text("damaged")
+    (folders[2] / f"own{SUFFIX}").write_text("damaged")
     write_track_record(folders[4], a_record(heard_s=3_000, account=a_member(NODES[1]).account))
 
-    assert newest_track_record(folders, ACCOUNT) == a_record(heard_s=2_000, clean=1)
-    assert newest_track_record(folders[2:], ACCOUNT) is None
-    write_track_record(folders[2], a_record())
-    assert read_track_record(folders[2]) == a_record()
+    assert best_track_record(folders, ACCOUNT) == a_record()
+    assert best_track_record(folders[2:], ACCOUNT) is None
+    write_track_record(folders[2], a_record(heard_s=1_001 + VALID_S, clean=2))
+    assert best_track_record(folders, ACCOUNT) == a_record(heard_s=1_001 + VALID_S, clean=2)
+    other = a_record(heard_s=2_000 + VALID_S, clean=3, exec_class=a_digest("another"))
+    write_track_record(folders[2], other)
+    assert best_track_record(folders, ACCOUNT) == other

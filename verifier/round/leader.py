@@ -177,10 +177,12 @@ def commits_ms(state: Round) -> int:
     """How long after the opening commits are waited for: `collect_ms`, or by what most of them took.
 
     One node that is slow, or pretends to be, holds nobody up for all of `collect_ms`; fewer than a third
-    cannot have honest ones left out that are less than `LATE` times as slow as the others.
+    cannot have honest ones left out that are less than `LATE` times as slow as the others. Nodes that choose
+    the size of their steps take a part of `collect_ms` by intention: they have all of it.
     """
-    collect_ms, most_ms = state.run_state.spec.timing.collect_ms, state.most_ms
-    if most_ms is None:
+    spec, most_ms = state.run_state.spec, state.most_ms
+    collect_ms = spec.timing.collect_ms
+    if most_ms is None or spec.tokens_per_step != spec.most_tokens_per_step:
         return collect_ms
     return min(collect_ms, max(LATE * most_ms, most_ms + collect_ms // SPARE))
 

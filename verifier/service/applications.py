@@ -53,7 +53,8 @@ class _Guest:
     """A node that has locked a lot, and what we last did for it; times by our clock."""
 
     member: Member
-    track_record: TrackRecord | None = None  # of another run, if it showed one that counts
+    track_record: TrackRecord | None = None  # of another run, if its account showed one that counts
+    shown_s: int = 0  # when that was looked at
     checked_s: int = 0
     voted_s: int = -VOTED_S
 
@@ -127,12 +128,16 @@ class Applications:
                 self._guests.pop(record.account, None)
                 await trio.sleep(REFUSED_S)
                 raise PeerFault(record.peer, fault)
-            track_record = await trio.to_thread.run_sync(self._track_record, application)
-        known = self._guests.pop(record.account, None)
-        if known is None or known.member != record.member:
-            known = _Guest(member=record.member)
+            known = self._guests.get(record.account)
+            if known is None or self._unix_s() >= known.shown_s + CHECKED_S:  # it may cost a call a verifier
+                known = known or _Guest(member=record.member)
+                known.track_record = await trio.to_thread.run_sync(self._track_record, application)
+                known.shown_s = self._unix_s()
+        self._guests.pop(record.account, None)
+        if known.member != record.member or not known.checked_s:
+            known = _Guest(member=record.member, track_record=known.track_record, shown_s=known.shown_s)
             log.info("guest", extra={"peer": record.peer.hex()[:8], "account": evm_address(record.account)})
-        known.track_record, known.checked_s = track_record, self._unix_s()
+        known.checked_s = self._unix_s()
         self._guests[record.account] = known
         while len(self._guests) > GUESTS_MAX:
             del self._guests[next(iter(self._guests))]

@@ -23,6 +23,7 @@ from assay.protocol.types import PeerId, RoundId
 
 log = logging.getLogger(__name__)
 RELAY_S, RELAY_BYTES_PER_S = 3.0, 1_000_000  # the time for an update, others before it included
+STALLED = 32  # rounds for which a verifier that let a fetch wait to its end is not asked
 AT_ONCE = BLOB_STREAMS_PER_PEER_MAX  # all may be of one holder, which ends more streams than these
 
 
@@ -37,24 +38,32 @@ class Relay:
         """
         self._verifiers, self._size_max = verifiers, size_max
         self._asked: dict[PeerId, RoundId] = {}  # by node, when we last asked others for its update
+        self._again: dict[PeerId, RoundId] = {}  # by verifier that let a fetch wait, when to ask it again
         self._places = trio.CapacityLimiter(AT_ONCE)
 
     async def update(self, host: Host, commit: Commit, held_by: Sequence[PeerId]) -> bytes | None:
         """The bytes that an admitted commit names; None if nobody is named, or they do not come in time."""
-        connected = host.connected()
-        named = [one for one in held_by if one in self._verifiers and one in connected]
+        connected, limit_s = host.connected(), RELAY_S + commit.update_bytes / RELAY_BYTES_PER_S
+        named = [
+            one
+            for one in held_by
+            if one in self._verifiers and one in connected and commit.round >= self._again.get(one, 0)
+        ]
         if not named or self._asked.get(commit.node) == commit.round:
             return None
         self._asked[commit.node] = commit.round
         random.shuffle(named)
-        limit_s, reason = RELAY_S + commit.update_bytes / RELAY_BYTES_PER_S, "too late"
+        began_s, reason = trio.current_time() + limit_s, "too late"
         with trio.move_on_after(limit_s):
             async with self._places:
+                began_s = trio.current_time()
                 try:
                     return await host.fetch(
                         commit.update, holders=named, size_max=self._size_max, deadline_s=limit_s
                     )
                 except AssayError as error:
                     reason = str(error)
+        if trio.current_time() >= began_s + RELAY_S:  # or four nodes with such a friend took all places
+            self._again.update(dict.fromkeys(named, RoundId(commit.round + STALLED)))
         log.info("update not had from verifiers", extra={"node": commit.node.hex()[:8], "reason": reason})
         return None

@@ -156,15 +156,17 @@ class Knowing:
 
 
 class Verifiers:
-    """The verifiers of one run in place of a network: they sign what their own manifests imply."""
+    """The members of one run in place of a network: verifiers sign what their own manifests imply."""
 
     def __init__(self, table: Table, run: Run) -> None:
         self.table, self.run = table, run
 
     def connected(self) -> Sequence[PeerId]:
-        return self.run.spec.seat_peers
+        return (*self.run.spec.seat_peers, *self.run.follower.run_state.nodes)
 
     async def request(self, peer: PeerId, method: str, body: bytes, **_: Any) -> bytes:
+        if method == "links" and peer in self.run.follower.run_state.nodes:
+            return encode_list(ManifestRange, [])
         hot = self._hot_key(peer)
         if method == "sign-result":
             return self._result(hot, decode(StepRequest, body).number)

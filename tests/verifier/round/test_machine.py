@@ -1322,6 +1322,19 @@ def test_a_leader_waits_for_one_seal_on_each_audit_whose_last_honest_leader_it_m
     assert missing(state) == ()
 
 
+def test_nodes_that_choose_the_size_of_their_steps_have_all_of_the_time_that_they_plan_by():
+    run_state = the_start()
+    local = replace(run_state.spec.rule.local, sequences_max=2 * run_state.spec.rule.local.sequences)
+    run_state = replace(
+        run_state, spec=replace(run_state.spec, rule=replace(run_state.spec.rule, local=local))
+    )
+    collect_ms = run_state.spec.timing.collect_ms
+    state = gathered(after(run_state, *work(NODES[:2], run_state)), 0)
+
+    assert state.most_ms == 0 and not may_propose(state, (), collect_ms - 1, follows=True)
+    assert may_propose(state, (), collect_ms, follows=True)
+
+
 def test_a_verdict_that_is_due_is_waited_for_as_long_as_ever_whenever_most_commits_came():
     run_state = grown(with_audits_of(5), 3, votes={})
     collect_ms = run_state.spec.timing.collect_ms

@@ -39,7 +39,7 @@ class FakeChain:
         self.lot = LotState(amount=LOT, until=DEADLINE, cases=0)
         self.banned = False
         self.delegation: HotKey | None = None
-        self.looks = 0
+        self.looks = self.hot_key_looks = 0
         self.runs: dict[bytes, Any] = {}  # others in this deployment
         self.hot_keys = {evm_address(a_member(n).account): evm_address(a_member(n).hot) for n in VERIFIERS}
 
@@ -54,6 +54,7 @@ class FakeChain:
         return 3
 
     def hot_key_of(self, account: str) -> str:
+        self.hot_key_looks += 1
         return self.hot_keys[account]
 
     def lot_of(self, *_where: Any) -> LotState:
@@ -238,6 +239,20 @@ def test_a_track_record_of_this_set_or_the_one_before_it_is_in_the_vote(rig: Rig
     (vote,) = rig.published
     assert (vote.admission.exec_class, vote.admission.clean) == (CLASS, 40)
     verify(peer(ME), DOMAIN, vote.admission, vote.signature)
+
+
+def test_track_records_of_one_account_are_looked_at_once_a_minute_and_first_at_their_signatures(
+    rig: Rig, keys: Keys
+):
+    rig.chain.runs[EARLIER] = SimpleNamespace(set_version=3)
+    rig.apply(a_record(keys), shown=replace(a_track_record(keys), certificate=b""))
+    assert rig.chain.hot_key_looks == 0
+
+    rig.now_s += CHECKED_S
+    for number in range(10):  # by turns with two peer keys
+        by = replace(keys, peer=a_peer_key(f"newcomer {number % 2}"))
+        rig.apply(a_record(by), shown=a_track_record(keys, (*VERIFIERS[:2], "mallory")))
+    assert rig.chain.hot_key_looks == len(VERIFIERS)
 
 
 def false_ones(keys: Keys) -> dict[str, TrackRecord]:

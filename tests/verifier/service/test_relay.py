@@ -22,14 +22,14 @@ from assay.participant.pushes import Pushes
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
 from assay.protocol.messages import FIRST_HAND, INLINE_UPDATE_BYTES, BlobPiece, Submission
-from assay.protocol.types import PeerId
+from assay.protocol.types import PeerId, RoundId
 from assay.testing.members import RUN_ID, a_peer_key, peer
 from assay.testing.signed import VERIFIERS, a_history, a_spec
 from assay.testing.specs import a_model
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.service.process import Service
-from assay.verifier.service.relay import RELAY_S, Relay
+from assay.verifier.service.relay import AT_ONCE, RELAY_S, Relay
 from tests.simulation.one_thread import one_thread, run
 from tests.simulation.streams import BLOB, Frame, Network, open_simulated_host
 from tests.verifier.service import a_driver
@@ -93,7 +93,7 @@ class Committee:
     def submission(self) -> Submission:
         """The node's."""
         signed = a_real_commit("nora", self.node.follower.run_state)
-        return Submission(signed=signed, update=b"", held_by=())
+        return Submission(signed=signed, update=b"")
 
     async def held(self, *verifiers: PeerId, within_s: float) -> None:
         """Return once these hold the update.
@@ -250,3 +250,30 @@ def test_what_a_nodes_host_writes_to_its_sockets_is_two_copies(tmp_path: Path) -
 
     sent, size = trio.run(main)
     assert 2 * size < sent < 2.05 * size
+
+
+def test_four_nodes_whose_friend_lets_them_wait_take_all_places_once_and_not_in_each_round(
+    tmp_path: Path,
+) -> None:
+    async def main() -> list[float]:
+        took = []
+        async with a_committee(tmp_path, **{VERIFIERS[0]: hoards}) as one:
+            asking = one.hosts[REST[0]]
+            relay = Relay(SPEC.seat_peers, 1 << 20)
+            commit = one.submission.signed.commit
+            for number in (0, 1):
+                async with trio.open_nursery() as nursery:
+                    for liar in range(AT_ONCE):
+                        said = replace(commit, node=PeerId(bytes([liar]) * 32), round=RoundId(number))
+                        nursery.start_soon(relay.update, asking, said, FIRST[:1])
+                    await trio.sleep(0.01)
+                    began_s = trio.current_time()
+                    one.verifiers[FIRST[1]].me.blobs.put(one.update)
+                    honest = replace(commit, round=RoundId(number))
+                    found = await relay.update(asking, honest, FIRST[1:])
+                    took.append(trio.current_time() - began_s)
+            assert found == one.update
+        return took
+
+    first_s, second_s = simulated(main)
+    assert first_s > RELAY_S / 2 and second_s < ON_THE_WAY_S

@@ -70,7 +70,7 @@ async def answers(service: Service, *submitted: tuple[str, Submission]) -> list[
 def a_submission(verifier: Running, name: str, **changes: Any) -> tuple[str, Submission]:
     run_state = verifier.driver.round.run_state
     update = an_update(name, run_state)
-    return name, Submission(signed=a_real_commit(name, run_state, **changes), update=update, held_by=())
+    return name, Submission(signed=a_real_commit(name, run_state, **changes), update=update)
 
 
 @trio_test
