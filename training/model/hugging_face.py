@@ -11,6 +11,7 @@ adapter is exported for `peft`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,11 @@ def read_sizes(folder: Path) -> ModelSpec:
         ConfigError: it cannot be read, or is of a kind that cannot be trained here; the reason is given.
     """
     path, config = folder / CONFIG, _read_config(folder)
-    readers: dict[str, Callable[[dict[str, Any]], ModelSpec]] = {"llama": _llama_sizes, "gpt2": _gpt_sizes}
+    readers: dict[str, Callable[[dict[str, Any]], ModelSpec]] = {
+        "llama": _llama_sizes,
+        "mistral": _mistral_sizes,
+        "gpt2": _gpt_sizes,
+    }
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in readers:
         raise ConfigError(f'base {path}: model_type is "{kind}", expected one of {", ".join(readers)}')
@@ -318,6 +323,12 @@ def _llama_sizes(config: Mapping[str, Any]) -> ModelSpec:
         is_tied=_flag(config, "tie_word_embeddings", False),
         base=NO_DIGEST,
     )
+
+
+def _mistral_sizes(config: Mapping[str, Any]) -> ModelSpec:
+    """A Llama whose attention looks back over a window, if one is written: no longer contexts are trained."""
+    model, window = _llama_sizes(config), config.get("sliding_window", 4096)
+    return model if window is None else replace(model, context=min(model.context, int(window)))
 
 
 def _gpt_sizes(config: Mapping[str, Any]) -> ModelSpec:

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch_file
 
 from assay.protocol.errors import ConfigError
+from assay.protocol.params import Family
 from assay.training.data.tokenizer import byte_tokenizer_json
 from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
@@ -101,8 +102,10 @@ def test_codes_of_a_quantised_matrix_are_not_taken_for_weights(tmp_path, kind):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "mamba"}, 'model_type is "mamba", expected one of llama, gpt2'),
+        ({"model_type": "mamba"}, 'model_type is "mamba", expected one of llama, mistral, gpt2'),
         ({"hidden_act": "gelu"}, "hidden_act is gelu, only silu"),
+        ({"model_type": "mistral", "sliding_window": 0}, "context"),
+        ({"model_type": "mistral", "sliding_window": "wide"}, "invalid literal"),
         ({"attention_bias": True}, "attention_bias is True"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_type is default, llama3"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type is yarn"),
@@ -205,6 +208,26 @@ def test_a_llama_that_transformers_made_is_started_from_exactly(transformers, is
     found = logits(model, layout_of(model), read_theta(tmp_path, model), TOKENS)
 
     assert (model.is_tied, model.kv_heads, model.context, model.norm_epsilon_nano) == (is_tied, 2, 64, 1000)
+    assert np.abs(found - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize(("window", "context"), [(None, 64), (16, 16), (4096, 64)])
+def test_a_mistral_is_started_from_exactly_up_to_its_window(transformers, window, context, tmp_path):
+    config = transformers.MistralConfig(
+        vocab_size=70, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=6,
+        num_key_value_heads=2, max_position_embeddings=64, sliding_window=window,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    theirs = transformers.MistralForCausalLM(config).eval()
+    theirs.save_pretrained(tmp_path)
+    model = read_sizes(tmp_path)
+    tokens = np.arange(2 * context).reshape(2, context) % 70
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(tokens)).logits.numpy()
+
+    found = logits(model, layout_of(model), read_theta(tmp_path, model), tokens)
+
+    assert (model.family, model.context) == (Family.LLAMA, context)
     assert np.abs(found - expected).max() < 1e-5
 
 
