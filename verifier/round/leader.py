@@ -45,7 +45,7 @@ from assay.verifier.round.machine import Round, fits, may_carry
 
 SHARES, FUNDING, NODES, COMMITS = "beacon shares", "funding", "nodes", " commits"  # as `missing` names them
 LATE = 3  # commits are waited for so many times as long as two thirds of them took,
-SPARE = 4  # and this part of `collect_ms` longer at least
+SPARE = 3  # and this part of `collect_ms` longer at least
 MISSED_MAX = 2  # rounds in a row that a node may miss before nobody waits for it
 HEARD_MAX = 16  # rounds in which it may send a commit that no manifest has, else a liar slows all down
 APPRAISALS_PER_MANIFEST = 32

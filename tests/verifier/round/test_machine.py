@@ -1054,13 +1054,13 @@ def test_after_the_deadline_a_leader_proposes_what_it_has_and_without_a_commit_i
     assert not may_propose(nothing, (), 50 + 100 * collect_ms, follows=True)
 
 
-def test_once_most_commits_are_here_the_others_have_three_times_as_long_and_a_quarter_more_at_least():
+def test_once_most_commits_are_here_the_others_have_three_times_as_long_and_a_third_more_at_least():
     run_state = the_start()
     collect_ms, me = run_state.spec.timing.collect_ms, peer("vera")
     lists = [an_inclusion_list(name, run_state, NODES[:2]) for name in VERIFIERS]
     early = gathered(after(run_state, *work(NODES[:1], run_state)), 9)
     for most_ms, wait_ms in (
-        (0, collect_ms // 4), (100, 100 + collect_ms // 4), (collect_ms // 5, collect_ms * 3 // 5),
+        (0, collect_ms // 3), (100, 100 + collect_ms // 3), (collect_ms // 5, collect_ms * 3 // 5),
         (collect_ms // 2, collect_ms), (2 * collect_ms, collect_ms),
     ):  # fmt: skip
         state = replace(early, opened_ms=50)

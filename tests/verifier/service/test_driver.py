@@ -206,7 +206,7 @@ async def test_a_leader_waits_for_the_last_node_by_what_the_others_took(tmp_path
     async with running(tmp_path, LEADER) as verifier:
         await takes(verifier, *NODES[:2])
         await passes(verifier, clock, 0)
-        await passes(verifier, clock, TIMING.collect_ms // 4 - 1)
+        await passes(verifier, clock, TIMING.collect_ms // 3 - 1)
         assert not verifier.host.broadcast(Proposal, LEADER)
         await passes(verifier, clock, 1)
 
