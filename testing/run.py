@@ -8,7 +8,7 @@ audit to its verdict; an honest one's follows from whether the step is false.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.participant.links import check_place
@@ -258,6 +258,15 @@ class Network:
             if self.is_checked:
                 check_place(self.run_state, manifest)
             self.run_state = advance(self.run_state, manifest)
+        return self
+
+    def trust(self, clean: int = 10**6) -> Network:
+        """Let every node have passed so many audits in a row, in the class of its commits."""
+        known = {
+            node: replace(one, clean=clean, exec_class=a_digest("class"))
+            for node, one in self.run_state.nodes.items()
+        }
+        self.run_state = replace(self.run_state, nodes=known)
         return self
 
     def finish(self) -> Network:

@@ -415,9 +415,7 @@ def _discharged(is_defended: bool, seed: int) -> Outcome:
     """
     free = banned = waited = 0
     for life in range(LIVES):
-        network = a_network(seed=seed * LIVES + life, rounds=200, probation=1, floor_ppm=50_000)
-        known = {node: replace(one, clean=10**6) for node, one in network.run_state.nodes.items()}
-        network.run_state = replace(network.run_state, nodes=known)
+        network = a_network(seed=seed * LIVES + life, rounds=200, probation=1, floor_ppm=50_000).trust()
         node, lie = members.NODES[0], RoundId(5)
         network.false = {(lie, node)}
         network.grow(int(lie) + 1)

@@ -129,10 +129,7 @@ def _vouching(manifest: Manifest, run_state: RunState, verifiers: tuple[PeerId, 
 )
 def _leaves_with_stake(is_defended: bool, seed: int) -> Outcome:
     """After probation it removes its stake, and trains on where nothing can be slashed any more."""
-    network = a_network(seed=seed, rounds=90, probation=1, floor_ppm=50_000)
-    known = {node: replace(one, clean=10**6) for node, one in network.run_state.nodes.items()}
-    network.run_state = replace(network.run_state, nodes=known)
-    network.grow(2)
+    network = a_network(seed=seed, rounds=90, probation=1, floor_ppm=50_000).trust().grow(2)
     if is_defended:
         network.run_state = advance(network.run_state, _weighing(network, VERIFIERS[:2]))
     rate = network.run_state.rate_ppm(NODE)
@@ -143,10 +140,7 @@ def _leaves_with_stake(is_defended: bool, seed: int) -> Outcome:
 @TRUST_ATTACKS.attack("one verifier slanders a node's stake", 27, "more than f verifiers must say so")
 def _slanders_stake(is_defended: bool, seed: int) -> Outcome:
     """One verifier of four reports that an honest node's stake has left; undefended, one report counts."""
-    network = a_network(seed=seed, rounds=90, probation=1, floor_ppm=50_000)
-    known = {node: replace(one, clean=10**6) for node, one in network.run_state.nodes.items()}
-    network.run_state = replace(network.run_state, nodes=known)
-    network.grow(2)
+    network = a_network(seed=seed, rounds=90, probation=1, floor_ppm=50_000).trust().grow(2)
     with without(assay.protocol.run_state, "faults_tolerated", lambda _count: 0, unless=is_defended):
         rate = advance(network.run_state, _weighing(network, VERIFIERS[:1])).rate_ppm(NODE)
     harm = f"an honest node's steps are drawn at {rate / PPM:.0%}"

@@ -17,7 +17,7 @@ from assay.protocol.run_state import StepId
 from assay.protocol.types import PeerId, RoundId
 from assay.redteam.attack import Attacks, Outcome, Where, without
 from assay.redteam.members import LIAR, NODE, one_act
-from assay.redteam.verifiers.seats import a_run, grow, grow_by, trust_all
+from assay.redteam.verifiers.seats import a_run, grow, grow_by
 from assay.testing.members import NODES, VERIFIERS
 
 ABSENCE_ATTACKS = Attacks(Where.CHAIN)
@@ -44,7 +44,7 @@ def _unpaused(is_defended: bool, seed: int) -> Outcome:
 def _withholding(seed: int, rounds: int) -> tuple[int, int]:
     """Rounds with a partial beacon, and audited steps, where LIAR's share comes once it was missing once."""
     network = a_run(seed, probation=1, floor_ppm=50_000)
-    trust_all(network)
+    network.trust()
     partial, audited, was_missing = 0, set[StepId](), False
     for _ in range(rounds):
         is_missing = bool(network.run_state.round) and LIAR in network.run_state.beacon and not was_missing
@@ -97,7 +97,7 @@ def _never_judged(is_defended: bool, seed: int) -> Outcome:
     """
     rounds, victims = 60, itertools.cycle(VERIFIERS[1:])
     network = a_run(seed, probation=1, floor_ppm=50_000)
-    trust_all(network)
+    network.trust()
     last = network.run_state.spec.audit.audit_rounds - 1
     network.false = {(RoundId(at), NODE) for at in range(400) if (at + last + seed) % 2}
     partial, paid, taken = 0, 0, set[StepId]()

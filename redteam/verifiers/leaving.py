@@ -35,7 +35,7 @@ from assay.protocol.run_state import RunState
 from assay.protocol.types import Iteration, PeerId, RoundId
 from assay.redteam.attack import Attacks, Outcome, Where, without
 from assay.redteam.members import LIAR, MATCH, NODE, one_act
-from assay.redteam.verifiers.seats import RARE, RESERVES, RESIGN, a_notice, a_run, grow, grow_by, trust_all
+from assay.redteam.verifiers.seats import RARE, RESERVES, RESIGN, a_notice, a_run, grow, grow_by
 from assay.testing.members import (
     DOMAIN,
     RUN_ID,
@@ -207,7 +207,7 @@ def _until_replaced(
     liar, victim = (VERIFIERS[2], VERIFIERS[0]) if liar_votes_twice else (LIAR, VERIFIERS[3])
     grow_by(network, 12)
     if not liar_votes_twice:
-        trust_all(network)  # an honest verifier is free in some round or other
+        network.trust()  # an honest verifier is free in some round or other
     step = (network.run_state.round, network.run_state.active[0])
     if is_overdue:
         network.withheld = {step}

@@ -123,12 +123,6 @@ def _refused(run_state: RunState, manifest: Manifest) -> bool:
     return False
 
 
-def trust_all(network: Network) -> None:
-    """Let every node have so many clean audits that its steps are drawn at the floor's rate."""
-    known = {node: replace(one, clean=RARE) for node, one in network.run_state.nodes.items()}
-    network.run_state = replace(network.run_state, nodes=known)
-
-
 @SEAT_ATTACKS.attack("forge a resignation (7 ways)", 38, "a holder's signature over run, round and kind")
 def _forged_notice(is_defended: bool, seed: int) -> Outcome:
     """A leader that wants an honest verifier's seat to change hands shows its resignation, which is none."""
