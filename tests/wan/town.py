@@ -2,42 +2,40 @@
 
     python -m tests.wan.town [FOLDER]
 
-Room: tests (edge: network namespaces, nftables; needs root). The founder and the chain are on this machine's
-own stack; three verifiers, the ledger service and the buyer have a namespace with an address each; five
-operators share two homes behind routers that let nobody in. One operator joins in round 20, one leaves in
-round 30, one of two verifiers resigns then and the third takes over its seat; the buyer orders twice, cancels
-the second order and takes its money back. The run that it is delivered has to verify.
+Room: tests (edge: network namespaces, nftables; needs root). The founder with the chain, three verifiers, the
+ledger service and the buyer have a namespace with an address each; five operators share two homes behind
+routers that let nobody in. Nobody is on this machine's own stack. One operator joins in round 20, one leaves
+in round 30, one of two verifiers resigns then and the third takes over its seat; the buyer orders twice,
+cancels the second order and takes its money back. The run that it is delivered has to verify.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-import socket
-import socketserver
+import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from assay.bundle.read import read
-from assay.devnet.machines import free_ports
 from tests.e2e.nets import TINY, write_order
 from tests.e2e.people import STARTS, Founding, Person, each, until
 from tests.wan.routers import Routers, missing
 
 HOMES = {"home-a": ("ann", "bob"), "home-b": ("cem", "dan", "eve")}
-HOUSES = ("vera", "viktor", "vito", "ledger", "buyer")
+HOUSES = ("founder", "vera", "viktor", "vito", "ledger", "buyer")
 ROLES = {"vera": "verifier", "viktor": "verifier", "vito": "verifier", "ledger": "ledger", "buyer": "buyer"}
 ROLES |= dict.fromkeys((name for names in HOMES.values() for name in names), "node")
 JOINS, LEAVES, RESIGNS = "dan", "bob", "vera"
 WAITED_FOR = ("ann", "bob", "cem", "eve")
 ROUNDS, JOIN_AT, LEAVE_AT = 120, 20, 30
 CHAIN_PORT, FIRST_PORT = 8545, 4001
+FORWARD = str(Path(__file__).with_name("forward.py"))
 
 
 def main() -> None:
@@ -57,18 +55,18 @@ def live(root: Path, stack: ExitStack) -> None:
     for name in ROLES:
         host = machines.router(home_of[name]) if name in home_of else machines.house(name)
         address[name] = f"{host}:{FIRST_PORT + (HOMES[home_of[name]].index(name) if name in home_of else 0)}"
-    founder = Person(root, "founder")
+    founder = Person(root, "founder", machines.within("founder"))
     people = {name: Person(root, name, machines.within(home_of.get(name, name))) for name in ROLES}
     town, buyer = Founding(founder, people, ROLES), people["buyer"]
 
     tell("keys and records of everybody")
     account = town.introduce(address)
-    (port,) = free_ports(1)
-    chain = stack.enter_context(founder.runs("chain", "dev", "--port", str(port), "--fund", account))
+    chain = stack.enter_context(founder.runs("chain", "dev", "--port", str(CHAIN_PORT), "--fund", account))
     until(lambda: founder.says("chain at"), [chain])
-    stack.enter_context(forwarding((machines.chain_host, CHAIN_PORT), ("127.0.0.1", port)))
+    endpoint = machines.house("founder")
+    stack.enter_context(forwarding(machines.within("founder"), endpoint, CHAIN_PORT))
     tell("contracts, and everybody joins")
-    town.found(f"http://{machines.chain_host}:{CHAIN_PORT}")
+    town.found(f"http://{endpoint}:{CHAIN_PORT}")
     town.join()
     for name in home_of:
         config = people[name].folder / "config.toml"
@@ -168,35 +166,14 @@ def round_of(verifier: Person) -> int:
 
 
 @contextmanager
-def forwarding(here: tuple[str, int], there: tuple[str, int]) -> Iterator[None]:
-    """An endpoint that others reach, of a chain that listens on loopback alone."""
-
-    class Forward(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with socket.create_connection(there) as chain:
-                back = threading.Thread(target=_pump, args=(chain, self.request), daemon=True)
-                back.start()
-                _pump(self.request, chain)
-                back.join()
-
-    class Server(socketserver.ThreadingTCPServer):
-        allow_reuse_address = daemon_threads = True
-
-    with Server(here, Forward) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
+def forwarding(prefix: Sequence[str], host: str, port: int) -> Iterator[None]:
+    """The founder's chain, which listens on loopback alone, at an address that others reach."""
+    process = subprocess.Popen([*prefix, sys.executable, FORWARD, host, str(port)])
     try:
-        while data := source.recv(1 << 16):
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_WR)
-    except OSError:
-        return
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def tell(text: str) -> None:
