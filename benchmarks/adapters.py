@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from assay.orders.amounts import bytes_text
-from assay.orders.check import block_bits
 from assay.orders.load import load_order
 from assay.orders.order import Order
 from assay.orders.spec import audit_spec
@@ -18,6 +17,7 @@ from assay.protocol.params import BLOCK_SIZE, NO_ADAPTER, AdapterSpec, Target
 from assay.training.layout import layout_of
 from assay.training.model.flops import flop_per_token
 from assay.verifier.audit.messages import opening_bytes_max
+from assay.verifier.audit.upload import block_bits
 
 PRESETS = ("llama-15m", "llama-125m", "llama-1b")
 RANK = 8

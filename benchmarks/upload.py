@@ -8,11 +8,11 @@ Default orders with DeMo at k = 32. Before, every verifier got a copy of every u
 from __future__ import annotations
 
 from assay.orders.amounts import bytes_text
-from assay.orders.check import copies_sent, openings_bytes, update_bytes
 from assay.orders.load import load_order
 from assay.orders.spec import audit_spec
 from assay.protocol.params import PPM
 from assay.training.layout import layout_of
+from assay.verifier.audit.upload import copies_sent, openings_bytes, update_bytes
 
 MODELS = ("gpt-1m", "gpt-15m", "gpt-125m", "llama-1b")
 
@@ -29,7 +29,7 @@ def main() -> None:
             copies = copies_sent(verifiers, update)
             cells = [model, bytes_text(update), str(verifiers), f"{verifiers} -> {copies}"]
             for rate_ppm in (PPM, audit_spec(order).floor_ppm):
-                openings = openings_bytes(order, layout, rate_ppm)
+                openings = openings_bytes(order.rule, audit_spec(order), layout, rate_ppm)
                 sent = [count * update + openings for count in (verifiers, copies)]
                 cells.append(" -> ".join(map(bytes_text, sent)))
                 cells.append(" -> ".join(f"{one / update:.1f}" for one in sent))

@@ -163,6 +163,7 @@ def fleet_config(file: Path) -> FleetConfig:
         absence_s=table.absence_s,
         takes_per_day=table.takes,
         poor_s=table.patience_s,
+        upload_bytes_s=int(table.upload_mbit * 125_000),
     )
     lines = {
         "device": given.device,

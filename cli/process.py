@@ -70,6 +70,7 @@ class OperatorSection(BaseModel):
     ports: Annotated[int, Field(ge=1, le=65_472)] | None = None  # the first; by default the record's
     memory_gb: Annotated[float, Field(gt=0)] | None = None  # for all runs; by default what is free
     disk_gb: Annotated[float, Field(gt=0)] | None = None  # likewise
+    upload_mbit: Annotated[float, Field(gt=0)] = 100  # megabits a second, which all runs together may send
     days: Annotated[int, Field(ge=1, le=390)] = 60  # most for which a lot may be bound
     hours: Annotated[int, Field(ge=0)] = 1  # least for which a run pays all its seats before it closes
     wait_s: Annotated[int, Field(ge=0)] = 86_400  # most for which a run may still wait for nodes, unpaid

@@ -14,16 +14,17 @@ from pathlib import Path
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import EscrowState
 from assay.participant.following.pruning import kept_bytes_max
-from assay.participant.market.work import step_ms
+from assay.participant.market.work import ROUND_MS, step_ms
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
-from assay.protocol.params import RunSpec
+from assay.protocol.params import PPM, RunSpec
 from assay.protocol.types import NO_DIGEST
 from assay.training.layout import layout_of
 from assay.training.model.initial import BASE
 from assay.training.optimiser.public_state import kept_rounds, snapshot_bytes_max
 from assay.verifier.audit.limits import agreed_limits
 from assay.verifier.audit.messages import OPENING_BYTES_PER_S, longest_opening
+from assay.verifier.audit.upload import uploaded_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,12 @@ def disk_bytes(spec: RunSpec, machine: Machine) -> int:
     blobs = max(machine.blob_bytes, kept_bytes_max(spec, kept))
     ends = 3 * (1 + spec.rule.local.steps)  # parameters and two moments, by segment
     return blobs + kept * (2 + (0 if spec.rule.is_gradient else ends)) * arrays + 3 * snapshot_bytes_max(spec)
+
+
+def upload_bytes_s(spec: RunSpec, machine: Machine) -> int:
+    """What a node uploads a second in the mean while all its steps are audited, the shortest it can take."""
+    sent = uploaded_bytes(spec.rule, spec.audit, layout_of(spec.model), len(spec.verifiers), PPM)
+    return int(1000 * sent) // (step_ms(spec, machine.flop_per_s) + ROUND_MS)
 
 
 def spec_fault(spec: RunSpec, deployment_id: bytes, data: Path | None, machine: Machine) -> str | None:

@@ -25,6 +25,7 @@ from assay.fleet.fitness import (
     funded_hours,
     is_lapsed,
     spec_fault,
+    upload_bytes_s,
 )
 from assay.fleet.plan import DAY_S, Bounds, Candidate, State, refusal
 from assay.participant.directory.listing import Known, OpenRun, read_open_runs
@@ -144,6 +145,7 @@ def _candidate(
         absence_s=spec.audit.absence_s,
         memory_bytes=memory_bytes(spec, machine.replicas),
         disk_bytes=disk_bytes(spec, machine),
+        upload_bytes_s=upload_bytes_s(spec, machine),
         fault=fault or escrow_fault(spec, escrow, chain.verifier_set(escrow.set_version)),
     )
 

@@ -51,6 +51,7 @@ class Bounds:
     runs_most: int  # at once
     memory_bytes: int
     disk_bytes: int
+    upload_bytes_s: int  # of all runs together
     days_most: int  # for which a lot may be bound: until a run's deadline
     hours_least: int  # of pay that a run's escrow holds for each of its seats, and has time for
     wait_s: int  # for which a run may still wait for nodes when it is taken
@@ -76,6 +77,7 @@ class Candidate:
     absence_s: int  # for which an opening may be overdue
     memory_bytes: int
     disk_bytes: int
+    upload_bytes_s: int  # on probation
     fault: str | None  # why this machine cannot serve it
 
 
@@ -129,6 +131,7 @@ class Seat:
     start_by_s: int
     memory_bytes: int
     disk_bytes: int
+    upload_bytes_s: int
 
     @property
     def has_process(self) -> bool:
@@ -313,6 +316,8 @@ def refusal(one: Candidate, state: State, now: int, bounds: Bounds) -> str | Non
         return f"slashes once an opening is {one.absence_s} s overdue, at least {bounds.absence_s} s expected"
     if one.lot > bounds.lots_most:
         return "asks for too large a lot"
+    if one.upload_bytes_s > bounds.upload_bytes_s:
+        return "uploads more than this machine's line may carry"
     if state.seat(one.run_id) is not None or one.run_id.hex() in state.avoided:
         return "was taken before"
     if one.buyer in state.avoided:
@@ -338,6 +343,7 @@ def _fits(one: Candidate, state: State, view: View, bounds: Bounds) -> bool:
         and len(holders) < bounds.runs_most
         and sum(seat.memory_bytes for seat in holders) + one.memory_bytes <= bounds.memory_bytes
         and sum(seat.disk_bytes for seat in holders) + one.disk_bytes <= bounds.disk_bytes
+        and sum(seat.upload_bytes_s for seat in holders) + one.upload_bytes_s <= bounds.upload_bytes_s
         and locked + one.lot <= bounds.lots_most
         and unlocked + one.lot <= view.free_stake
     )
@@ -369,4 +375,5 @@ def _seat_of(one: Candidate, state: State, now: int) -> Seat:
         start_by_s=one.start_by_s,
         memory_bytes=one.memory_bytes,
         disk_bytes=one.disk_bytes,
+        upload_bytes_s=one.upload_bytes_s,
     )

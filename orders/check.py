@@ -29,16 +29,12 @@ from assay.orders.spec import (
     timing_spec,
 )
 from assay.participant.batch_size import planned_ms
-from assay.protocol.auditing.draws import opened_count, wide_share_ppm
 from assay.protocol.errors import ConfigError
 from assay.protocol.known_answers import lineage_max
-from assay.protocol.messages import FIRST_HAND, INLINE_UPDATE_BYTES
 from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
 from assay.protocol.types import NO_DIGEST, Address
-from assay.protocol.update_rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
+from assay.protocol.update_rule import BLOCK_SIZE, RuleSpec
 from assay.training.codec.contribution import contribution_bytes_max
-from assay.training.codec.rice import rice_bits
-from assay.training.codec.wire import CODE_BITS
 from assay.training.data.choices import Choices
 from assay.training.execution.execution_class import execution_class
 from assay.training.fragments import check_fragments
@@ -50,6 +46,7 @@ from assay.verifier.appeal.program import computed_count, why_never
 from assay.verifier.audit import odds
 from assay.verifier.audit.messages import OPENING_BYTES_PER_S, opening_bytes_max
 from assay.verifier.audit.remake import STEPS_MAX
+from assay.verifier.audit.upload import block_bits, copies_sent, openings_bytes, update_bytes
 
 _BOUNDS = ("the held-out loss is at most", "acc is at least", "acc_norm is at least")
 
@@ -307,23 +304,6 @@ def method_words(order: Order, rule: RuleSpec) -> str:
     return f"{order.comm.method}: {work}, then {sent}{parts}; {means}; {rule.outer.kind.name} step"
 
 
-def block_bits(rule: RuleSpec) -> float:
-    """Expected bits of a 64 x 64 block that is sent, if positions are random.
-
-    9.5 per coefficient at k = 32 with signs, as measured in training.
-    """
-    compress = rule.compress
-    if compress.rank:
-        return compress.rank * 2 * BLOCK_SIDE * 8 + 8
-    code, scale = CODE_BITS[compress.values], 0 if compress.values is Values.SIGN else 16
-    if compress.k == BLOCK_SIZE:
-        return code * BLOCK_SIZE + scale
-    low = rice_bits(BLOCK_SIZE, compress.k)
-    mean_gap = (BLOCK_SIZE - compress.k) / (compress.k + 1)
-    mean_quotient = 1 / math.expm1(2**low * math.log1p(1 / mean_gap))
-    return compress.k * (low + 1 + mean_quotient + code) + scale  # low bits, unary part and its end, value
-
-
 def opened_words(rules: AuditSpec, blocks: int) -> str:
     """How much of a step's state audits open, and how long a single false block stays unopened."""
     usual, wide = min(rules.blocks, blocks), min(rules.wide_blocks, blocks)
@@ -335,33 +315,11 @@ def opened_words(rules: AuditSpec, blocks: int) -> str:
     return f"{opened}; a block that is false in every step is opened after {steps:,.0f}"
 
 
-def update_bytes(rule: RuleSpec, layout: Layout) -> float:
-    """What a node's message of one round has in the mean, if positions are random."""
-    return layout.blocks / rule.fragments * block_bits(rule) / 8
-
-
-def copies_sent(verifiers: int, update: float) -> int:
-    """To how many verifiers a node itself sends an update of so many bytes, where all of them answer."""
-    return verifiers if update <= INLINE_UPDATE_BYTES else min(FIRST_HAND, verifiers)
-
-
-def openings_bytes(order: Order, layout: Layout, rate_ppm: int) -> float:
-    """What an honest node uploads for openings a round, at most in the mean, at this rate of audits."""
-    rules = audit_spec(order)
-    wide = wide_share_ppm(rules, rate_ppm) / PPM
-    usual, most = (
-        opening_bytes_max(order.rule, layout, count)
-        for count in (opened_count(rules, rate_ppm), rules.wide_blocks)
-    )
-    readers = 1 + rules.replication_ppm / PPM  # auditors, each of whom has it from the node
-    return rate_ppm / PPM * readers * ((1 - wide) * usual + wide * most)
-
-
 def upload_words(order: Order, layout: Layout) -> str:
     """How much an honest node uploads a round, in the mean: its update and what its audits open."""
-    update = update_bytes(order.rule, layout)
+    update, rules = update_bytes(order.rule, layout), audit_spec(order)
     copies = copies_sent(order.run.verifiers, update)
-    first, last = (openings_bytes(order, layout, rate_ppm) for rate_ppm in (PPM, audit_spec(order).floor_ppm))
+    first, last = (openings_bytes(order.rule, rules, layout, rate) for rate in (PPM, rules.floor_ppm))
     total, later = (copies * update + openings for openings in (first, last))
     return (
         f"{bytes_text(total)} a node and round on probation, {total / update:.1f} times its update, and "

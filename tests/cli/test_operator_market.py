@@ -31,8 +31,9 @@ OURS = "stranger"
 SEATS = 5
 MACHINE = Machine(flop_per_s=10**10, blob_bytes=10**8)
 BOUNDS = Bounds(
-    reserve=1, lots_most=10**6 * UNIT, runs_most=2, memory_bytes=10**11, disk_bytes=10**12, days_most=60,
-    hours_least=0, wait_s=86_400, absence_s=0, takes_per_day=6, poor_s=1800,
+    reserve=1, lots_most=10**6 * UNIT, runs_most=2, memory_bytes=10**11, disk_bytes=10**12,
+    upload_bytes_s=10**8, days_most=60, hours_least=0, wait_s=86_400, absence_s=0,
+    takes_per_day=6, poor_s=1800,
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from assay.fleet.fitness import (
     funded_hours,
     is_lapsed,
     spec_fault,
+    upload_bytes_s,
 )
 from assay.participant.market.work import (
     chosen_tokens,
@@ -31,12 +32,13 @@ from assay.participant.market.work import (
 from assay.protocol.encoding.codec import digest
 from assay.protocol.grpo import GrpoSpec, Reward
 from assay.protocol.market import SeatClass
-from assay.protocol.params import AcceptSpec, AdapterSpec, Milestone, Target, check_spec
+from assay.protocol.params import PPM, AcceptSpec, AdapterSpec, Milestone, Target, check_spec
 from assay.testing.specs import a_model, a_rule, a_spec
 from assay.training.layout import frozen_layout, layout_of
 from assay.training.model.flops import flop_per_token
 from assay.verifier.audit.limits import shipped
 from assay.verifier.audit.messages import longest_opening
+from assay.verifier.audit.upload import openings_bytes, update_bytes
 
 ADAPTER = AdapterSpec(rank=2, alpha=4, targets=(Target.Q, Target.V))
 MACHINE = Machine(flop_per_s=10**9, blob_bytes=10**8)
@@ -221,6 +223,19 @@ def test_a_run_whose_openings_come_too_late_over_a_usual_line_is_not_served(tmp_
         one = replace(wide, timing=replace(wide.timing, collect_ms=collect_ms - late_ms))
         found = spec_fault(one, one.deployment_id, tmp_path, replace(MACHINE, flop_per_s=10**15))
         assert found is None if fault is None else fault in found
+
+
+def test_a_run_takes_of_the_line_what_it_uploads_in_its_shortest_rounds_on_probation():
+    spec, blocks = judged(), layout_of(judged().model)
+    speed = replace(MACHINE, flop_per_s=spec.tokens_per_step * flop_per_token(spec.model))  # 1 s a step
+    update = update_bytes(spec.rule, blocks)
+    opened = openings_bytes(spec.rule, spec.audit, blocks, PPM)
+
+    assert upload_bytes_s(spec, speed) == int(1000 * (len(spec.verifiers) * update + opened)) // 2000
+    assert upload_bytes_s(spec, replace(speed, flop_per_s=speed.flop_per_s // 3)) < upload_bytes_s(
+        spec, speed
+    )
+    assert openings_bytes(spec.rule, spec.audit, blocks, spec.audit.floor_ppm) < opened
 
 
 def test_a_run_all_of_whose_nodes_bring_data_has_no_seat_for_others(tmp_path, monkeypatch):

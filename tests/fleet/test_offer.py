@@ -15,6 +15,7 @@ BOUNDS = Bounds(
     runs_most=3,
     memory_bytes=24 << 30,
     disk_bytes=1 << 40,
+    upload_bytes_s=10**7,
     days_most=30,
     hours_least=1,
     wait_s=DAY_S,

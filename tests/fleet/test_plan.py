@@ -31,7 +31,7 @@ from assay.protocol.types import Digest
 NOW = 1_700_000_000
 BOUNDS = Bounds(
     reserve=1_000, lots_most=300, runs_most=2, memory_bytes=10, disk_bytes=10, days_most=60, hours_least=1,
-    wait_s=7_200, absence_s=600, takes_per_day=4, poor_s=1_800,
+    upload_bytes_s=10, wait_s=7_200, absence_s=600, takes_per_day=4, poor_s=1_800,
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def a_candidate(number: int = 1, **changes: Any) -> Candidate:
     usual = Candidate(
         run_id=a_run(number), name=f"run {number}", buyer=f"buyer {number}", pay=2_000, step_pay_micro=10**6,
         funded_hours=10, lot=100, deadline=NOW + 30 * DAY_S, trains_until=NOW + 29 * DAY_S,
-        start_by_s=0, absence_s=600, memory_bytes=4, disk_bytes=4, fault=None,
+        start_by_s=0, absence_s=600, memory_bytes=4, disk_bytes=4, upload_bytes_s=4, fault=None,
     )  # fmt: skip
     return replace(usual, **changes)
 
@@ -112,6 +112,7 @@ def test_the_runs_that_pay_best_are_taken_as_far_as_there_is_room():
             {"absence_s": 599},
             "slashes once an opening is 599 s overdue, at least 600 s",
         ),
+        ({"upload_bytes_s": 10}, {"upload_bytes_s": 11}, "uploads more than this machine's line"),
         ({"fault": None}, {"fault": "its data are not here"}, "its data are not here"),
     ],
 )
@@ -126,6 +127,7 @@ def test_a_run_is_taken_at_each_bound_and_refused_beyond_it(inside, outside, rea
     [
         ({"memory_bytes": 6}, {"memory_bytes": 7}, {}),
         ({"disk_bytes": 6}, {"disk_bytes": 7}, {}),
+        ({"upload_bytes_s": 6}, {"upload_bytes_s": 7}, {}),
         ({"lot": 200}, {"lot": 201}, {}),
         ({"lot": 150}, {"lot": 151}, {"free_stake": 250}),
     ],

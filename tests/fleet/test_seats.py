@@ -46,7 +46,7 @@ def a_seat(**changes: Any) -> Seat:
         run_id=RUN.run_id, name="tiny", buyer="0x09", number=3, stage=Stage.TAKING, since=NOW,
         why="pays best", taken_at=NOW, pay=5, is_measured=False, step_pay_micro=7, poor_since=0,
         was_seated=True, lot=100,
-        deadline=NOW + 9, start_by_s=0, memory_bytes=1, disk_bytes=1,
+        deadline=NOW + 9, start_by_s=0, memory_bytes=1, disk_bytes=1, upload_bytes_s=1,
     )  # fmt: skip
     return replace(usual, **changes)
 

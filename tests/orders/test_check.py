@@ -14,9 +14,7 @@ from assay.orders.amounts import bytes_text, money_text
 from assay.orders.check import (
     accused_words,
     appeal_words,
-    block_bits,
     check_order,
-    copies_sent,
     deterrence_words,
     deters_words,
     epoch_words,
@@ -48,6 +46,7 @@ from assay.training.methods.presets import METHODS
 from assay.training.model.presets import PRESETS
 from assay.verifier.appeal.program import why_never
 from assay.verifier.audit.messages import opening_bytes_max
+from assay.verifier.audit.upload import block_bits, copies_sent
 from tests.orders.test_quote import TEXT
 
 DEFAULT = load_order(None)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from assay.orders.amounts import money_text
-from assay.orders.check import block_bits, check_order, deterrence_words, opened_words
+from assay.orders.check import check_order, deterrence_words, opened_words
 from assay.orders.data.tokenise import collect_data, collect_tokens
 from assay.orders.load import load_order
 from assay.orders.price.quote import audit_share, quote_of
@@ -25,6 +25,7 @@ from assay.protocol.update_rule import Values, Wire
 from assay.testing.specs import a_rule, an_audit_spec
 from assay.training.data.shards import DataManifest, write_tokens
 from assay.verifier.audit.limits import shipped
+from assay.verifier.audit.upload import block_bits
 
 TEXT = b"All of it is text, and there is enough of it. " * 400
 
