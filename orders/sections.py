@@ -83,7 +83,7 @@ class RunSection(Section):
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=RUN_NAME)] = "quickstart"
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 20261120
-    rounds: Positive = 60
+    rounds: Positive = 70
     nodes: Annotated[int, Field(ge=0, le=NODES_MAX)] = 5  # that the buyer names
     own_data: Annotated[int, Field(ge=0, le=STRATA_MAX - 1)] = 0  # of these: train on data only they have
     least_nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None  # more than these: the run waits

@@ -167,6 +167,6 @@ def test_a_path_cannot_break_out_of_its_text(tmp_path: Path):
     hostile = 'x"\\" ] \\u0041 # [run] rounds = 1'
     order = read(tmp_path, draft_of(typed(source=hostile)).toml)
 
-    assert order.data[0].source == hostile and order.run.rounds == 60
+    assert order.data[0].source == hostile and order.run.rounds == 70
     with pytest.raises(ConfigError):
-        read(tmp_path, (draft_of(typed(source=hostile)).toml or "").replace("rounds = 60", "rounds = 0"))
+        read(tmp_path, (draft_of(typed(source=hostile)).toml or "").replace("rounds = 70", "rounds = 0"))

@@ -253,9 +253,9 @@ def test_the_check_names_sizes_price_budget_and_audits(tmp_path):
         "5 nodes, 5 seats, 4 verifiers",
         "text (MIT)",
         "0.07 bits per parameter",
-        "60 rounds of 2,560 tokens, 6 epochs",
-        "3.072000 aUSD if every contribution counts",
-        "3.225600 aUSD in escrow",
+        "70 rounds of 2,560 tokens, 7 epochs",
+        "3.584000 aUSD if every contribution counts",
+        "3.763200 aUSD in escrow",
         "of an honest node's steps recomputed",
     ):
         assert words in report
