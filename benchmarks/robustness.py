@@ -109,10 +109,6 @@ def cells(nodes: int, rounds: int, seeds: int) -> Iterator[Cell]:
         for seed in range(seeds):
             for attack in WORST:
                 yield Cell(rule, attack, nodes, 2, rounds, seed)
-    for seed in range(seeds):
-        yield Cell(PLAIN, "none", nodes - 1, 0, rounds, seed)
-        for attack in ATTACKED:
-            yield Cell(DEFAULT, attack, nodes, 1, rounds, seed)
 
 
 def audited_cells(nodes: int, rounds: int, seeds: int) -> Iterator[Cell]:
@@ -215,11 +211,11 @@ def show(found: dict[Cell, Found], nodes: int, rounds: int, seeds: int) -> None:
     text = texts(found, nodes, rounds, seeds)
     print(f"unattacked mean of {nodes}: {text(PLAIN, 'none', nodes, 2)}; ", end="")
     print(f"the default rule without attack: {text(DEFAULT, 'none', nodes, 2)}")
-    for fewer in (1, 2, 3):
+    for fewer in (2, 3):
         print(f"{nodes - fewer} honest nodes alone: {text(PLAIN, 'none', nodes - fewer, 0)}")
-    print("\n| attack | f = 1 | f = 2 | f = 3 |\n|---|---|---|---|")
+    print("\n| attack | f = 2 | f = 3 |\n|---|---|---|")
     for attack in ATTACKED:
-        print(f"| {attack} | " + " | ".join(text(DEFAULT, attack, nodes, f) for f in (1, 2, 3)) + " |")
+        print(f"| {attack} | " + " | ".join(text(DEFAULT, attack, nodes, f) for f in (2, 3)) + " |")
     print("\n| rule, f = 2 | " + " | ".join(WORST) + " |")
     print("|---" * (1 + len(WORST)) + "|")
     for rule in (DEFAULT, *OTHERS):
