@@ -72,7 +72,7 @@ def train(rule: str, attack: str, place: str, seed: int, rounds: int) -> Found:
     """One training."""
     spec = load_sim(
         SPEC,
-        rule="mean" if rule == "mean" else "reputation+mean",
+        rule="mean" if rule == "mean" else None,
         attack=attack,
         liars=0 if attack == "none" else F,
         f=F,
@@ -100,7 +100,7 @@ def train(rule: str, attack: str, place: str, seed: int, rounds: int) -> Found:
             unheard[peer] += 1
         return heard
 
-    with patch("assay.simulation.train.admitted", judged):
+    with patch("assay.verifier.aggregation.combine.admitted", judged):
         done = simulate(spec, run, tokens, lambda _: None)
     losses = done[-1].stratum_losses
     minority = 0 if place == "first" else 1

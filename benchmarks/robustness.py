@@ -21,19 +21,21 @@ from pathlib import Path
 import numpy as np
 
 from assay.orders.data.tokenise import collect_tokens
+from assay.orders.method import order_rule
+from assay.orders.sections import CommSection, RunSection, TrainSection
 from assay.orders.spec import data_spec
-from assay.simulation.attacks.catalogue import ATTACKS
+from assay.simulation.attacks.catalogue import ATTACKS, FORESEEING
 from assay.simulation.spec import load_sim, sim_run_spec
 from assay.simulation.train import simulate
 from assay.training.model.loss import use_one_thread
 from benchmarks.machine import machine
 
 SPEC = Path(__file__).parent / "robustness.toml"
-DEFAULT = "reputation+mean"
+DEFAULT = order_rule(RunSection(), TrainSection(), CommSection()).aggregation.name
 PLAIN = "mean"
 OTHERS = (PLAIN, "centered-clip", "trimmed-mean")
-WORST = ("adaptive", "sign-flip", "evasive", "front-runner")  # for rules other than the default
-AUDITED, LIE_FROM = ("front-runner", "single-block", "inner-product"), (50, 85)
+WORST = ("adaptive", "sign-flip", "evasive", "front-runner", *FORESEEING)  # for rules other than the default
+AUDITED, LIE_FROM = (*FORESEEING, "front-runner", "single-block", "inner-product"), (50, 85)
 ATTACKED = tuple(name for name in ATTACKS if name not in ("none", "blow-up"))  # signs have no volume
 
 
@@ -93,19 +95,20 @@ def main() -> None:
 def cells(nodes: int, rounds: int, seeds: int) -> Iterator[Cell]:
     """All cells, those that say most first."""
     for seed in range(seeds):
-        yield Cell(PLAIN, "none", nodes, 2, rounds, seed)
-        for attack in ("none", *ATTACKED):
-            yield Cell(DEFAULT, attack, nodes, 2, rounds, seed)
+        for rule in (PLAIN, DEFAULT):
+            yield Cell(rule, "none", nodes, 2, rounds, seed)
+        for f in (3, 2):
+            for attack in FORESEEING:
+                yield Cell(DEFAULT, attack, nodes, f, rounds, seed)
     for seed in range(seeds):
-        for fewer in (2, 3, 1):  # what the missing nodes cost by themselves
-            yield Cell(PLAIN, "none", nodes - fewer, 0, rounds, seed)
-        for rule in OTHERS:
-            for attack in WORST:
-                yield Cell(rule, attack, nodes, 2, rounds, seed)
-    for seed in range(seeds):
-        for f in (3, 1):
+        for f in (3, 2):
             for attack in ATTACKED:
                 yield Cell(DEFAULT, attack, nodes, f, rounds, seed)
+            yield Cell(PLAIN, "none", nodes - f, 0, rounds, seed)  # what the missing nodes cost by themselves
+    for rule in OTHERS:
+        for seed in range(seeds):
+            for attack in WORST:
+                yield Cell(rule, attack, nodes, 2, rounds, seed)
 
 
 def audited_cells(nodes: int, rounds: int, seeds: int) -> Iterator[Cell]:
@@ -208,11 +211,11 @@ def show(found: dict[Cell, Found], nodes: int, rounds: int, seeds: int) -> None:
     text = texts(found, nodes, rounds, seeds)
     print(f"unattacked mean of {nodes}: {text(PLAIN, 'none', nodes, 2)}; ", end="")
     print(f"the default rule without attack: {text(DEFAULT, 'none', nodes, 2)}")
-    for fewer in (1, 2, 3):
+    for fewer in (2, 3):
         print(f"{nodes - fewer} honest nodes alone: {text(PLAIN, 'none', nodes - fewer, 0)}")
-    print("\n| attack | f = 1 | f = 2 | f = 3 |\n|---|---|---|---|")
+    print("\n| attack | f = 2 | f = 3 |\n|---|---|---|")
     for attack in ATTACKED:
-        print(f"| {attack} | " + " | ".join(text(DEFAULT, attack, nodes, f) for f in (1, 2, 3)) + " |")
+        print(f"| {attack} | " + " | ".join(text(DEFAULT, attack, nodes, f) for f in (2, 3)) + " |")
     print("\n| rule, f = 2 | " + " | ".join(WORST) + " |")
     print("|---" * (1 + len(WORST)) + "|")
     for rule in (DEFAULT, *OTHERS):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -27,48 +28,25 @@ from assay.orders.spec import data_spec
 from assay.protocol.auditing.draws import audit_rate_ppm
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import BLOCK_SIZE, PPM, RunSpec
-from assay.protocol.types import PeerId
+from assay.protocol.types import Digest, PeerId
 from assay.simulation.attacks.catalogue import ATTACKS, KNOWING, flipped_labels
-from assay.simulation.attacks.scene import Scene
+from assay.simulation.attacks.scene import Foresight, Scene
 from assay.simulation.plot import plot_rounds
 from assay.simulation.round import SimRound
 from assay.simulation.spec import SimSpec, load_sim, sim_run_spec
 from assay.training.codec.contribution import decode_contribution
-from assay.training.codec.signs import encode_signs
-from assay.training.codec.wire import Aggregate, Update
+from assay.training.codec.wire import Update
 from assay.training.data.batches import Tokens, read_tokens, validation_tokens
 from assay.training.layout import layout_of
 from assay.training.model.initial import BASE, frozen_parameters, starting_parameters
 from assay.training.model.loss import loss_and_gradient, mean_loss, use_one_thread
 from assay.training.model.sampling import step_batch
-from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.inner import Floats
 from assay.training.optimiser.node_state import start_private
 from assay.training.optimiser.outer import apply, start_public
 from assay.training.optimiser.step import encode, local
-from assay.verifier.aggregation.names import DECODED_NAMES
-from assay.verifier.aggregation.registry import decoded_rule_of, uses_reputation
-from assay.verifier.aggregation.registry import rule_of as named_rule
-from assay.verifier.aggregation.reputation import Reputation, admitted, observe
-
-Updates = Mapping[PeerId, Update]
-Rule = Callable[[Updates, int, int], Aggregate | NDArray[np.int8]]  # of updates, blocks and tolerated nodes
-
-
-def rule_of(name: str, seed: int, stratum_of: Callable[[PeerId], int]) -> Rule:
-    """The rule of this name, for nodes whose data are of these strata; it keeps reputation between rounds."""
-    reputation = Reputation()
-
-    def judged(updates: Updates, block_count: int, f: int) -> Aggregate | NDArray[np.int8]:
-        nonlocal reputation
-        if name in DECODED_NAMES:
-            return decoded_rule_of(name, f)(updates, block_count)
-        if uses_reputation(name):
-            reputation = observe(reputation, updates, block_count)
-            updates = {peer: updates[peer] for peer in admitted(reputation, f=f, stratum_of=stratum_of)}
-        return named_rule(name, f, seed.to_bytes(8, "big"))(updates, block_count)
-
-    return judged
+from assay.verifier.aggregation.combine import combine
+from assay.verifier.aggregation.reputation import Reputation
 
 
 class Audits:
@@ -108,7 +86,7 @@ def simulate(
         ConfigError: the rule refuses its input; the message is the rule's. Or the base is not the run's.
     """
     sim, layout = spec.sim, layout_of(run.model)
-    rule, attack = rule_of(spec.rule, sim.seed, run.stratum_of), ATTACKS[sim.attack]
+    attack, reputation = ATTACKS[sim.attack], Reputation()
     audits = Audits(run, sim.seed)
     peers = [member.peer for member in run.nodes]
     honest_count = sim.nodes - sim.liars
@@ -153,6 +131,8 @@ def simulate(
             sizes.append(len(body))
             sent[peer] = decode_contribution(run, layout, number, body)
         lying = [peer for peer in peers[honest_count:] if peer not in audits.found]
+        f = max(spec.tolerated - (sim.liars - len(lying)), 0)
+        parent = Digest(blake3(f"{sim.seed} {number}".encode()).digest())
         scene = Scene(
             honest=[sent[peer] for peer in peers[:honest_count]],
             own=[sent[peer] for peer in lying],
@@ -161,6 +141,16 @@ def simulate(
             seed=(sim.seed * run.rounds + number) % 2**63,
             direction_NC=direction,
             round=number,
+            foresight=Foresight(
+                run=run,
+                layout=layout,
+                parent=parent,
+                f=f,
+                reputation=reputation,
+                honest=peers[:honest_count],
+                own=lying,
+                unsent_NC={peer: one.error_NC for peer, one in zip(peers, private, strict=True)},
+            ),
         )
         told = dict(zip(lying, scene.own, strict=True))
         try:
@@ -173,16 +163,11 @@ def simulate(
         told = {peer: sent[peer] for peer in peers[:honest_count]} | told
         if sim.audited:
             audits.draw({peer: flips or told[peer] is not sent[peer] for peer in lying})
-        try:
-            result = rule(told, layout.blocks, max(spec.tolerated - (sim.liars - len(lying)), 0))
-        except ValueError as refusal:
-            raise ConfigError(f'round {number}: rule "{spec.rule}" refuses: {refusal}') from None
-        before_P = public.theta_P
-        if isinstance(result, Aggregate):
-            aggregate = encode_round(run.rule, result, layout.blocks)
-        else:
-            aggregate = encode_signs(result)
-        public = apply(run, layout, public, number, aggregate)
+        combined = combine(run, layout, parent, f, reputation, told)
+        if combined.refusal:
+            raise ConfigError(f'round {number}: rule "{spec.rule}" refuses: {combined.refusal}')
+        before_P, reputation = public.theta_P, combined.reputation
+        public = apply(run, layout, public, number, combined.body)
         recent.append(public.theta_P)
         is_due = (number + 1) % sim.validate_every == 0 or number + 1 == run.rounds
         rounds.append(
@@ -192,7 +177,7 @@ def simulate(
                 validation=held_out_loss(public.theta_P, held_out) if is_due else None,
                 stratum_losses=tuple(held_out_loss(public.theta_P, one) for one in strata_held_out if is_due),
                 update_bytes=float(np.mean(sizes)),
-                aggregate_bytes=len(aggregate),
+                aggregate_bytes=len(combined.body),
                 found=len(audits.found),
                 frozen_ppm=int(np.count_nonzero(public.theta_P == before_P)) * PPM // len(before_P),
             )

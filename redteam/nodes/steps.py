@@ -39,7 +39,7 @@ from assay.redteam.nodes.test_bed import (
     lab_of,
     lab_of_sizes,
 )
-from assay.simulation.attacks.catalogue import ATTACKS, flipped_labels
+from assay.simulation.attacks.catalogue import ATTACKS, FORESEEING, flipped_labels
 from assay.simulation.attacks.scene import Scene
 from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import read_tokens
@@ -293,7 +293,7 @@ def _crafted(lab: TestBed) -> list[Trial]:
         direction_NC=lab.before.error_NC + own, round=30,
     )  # fmt: skip
     trials = []
-    for name in sorted(set(ATTACKS) - {"none", "label-flip", "free-rider", "sleeper"}):
+    for name in sorted(set(ATTACKS) - {"none", "label-flip", "free-rider", "sleeper", *FORESEEING}):
         claim = replace(true, update=message(lab.spec, layout, ATTACKS[name](scene)[0]))
         trials.append(Trial(claim, _unseen(claim), BEACONS))
     return trials

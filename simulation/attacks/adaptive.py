@@ -75,13 +75,13 @@ def evasive(scene: Scene) -> tuple[Update, ...]:
     return tuple(sent)
 
 
-def front_runner(scene: Scene) -> tuple[Update, ...]:
+def front_runner(scene: Scene, share: float = FRONT_SHARE) -> tuple[Update, ...]:
     """Send early what honest nodes will send later, and attack with the rest.
 
-    Most votes go along the direction where it is largest among what nobody sends yet, so later
+    This share of the votes goes along the direction where it is largest among what nobody sends yet, so later
     rounds support them, better than honest ones; the others go against it at the next largest.
     """
-    liars, helped = len(scene.own), round(scene.k * FRONT_SHARE)
+    liars, helped = len(scene.own), round(scene.k * share)
     blocks = np.flatnonzero(is_live(scene))
     free = _free(scene, honest_count(scene))[:, : scene.k * liars]
     direction = _direction(scene)[blocks]

@@ -1,15 +1,14 @@
 """Attacks: the updates that Byzantine nodes send, as legal updates, by name.
 
 Room: simulation (pure, seeded). What attackers know and the wire's limits: scene.py. Attacks that know the
-rule: adaptive.py. Names as in byzfl where it has the attack. A value-domain attack is sent as the k largest
-coefficients of its update, ties to the lower index.
+rule: adaptive.py; that compute it: searched.py. Names as in byzfl where it has the attack. A value-domain
+attack is sent as the k largest coefficients of its update, ties to the lower index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +19,14 @@ from assay.simulation.attacks.scene import (
     Scene,
     all_send,
     honest_count,
+    honest_moments,
     honest_sum,
     is_live,
+    joined,
     strongest,
     update_at,
 )
+from assay.simulation.attacks.searched import banker, front_banker, optimised_little_is_enough
 from assay.training.codec.values import exponent_window
 from assay.training.codec.wire import Update
 from assay.training.data.mask import visible
@@ -46,10 +48,7 @@ def inner_product(scene: Scene) -> tuple[Update, ...]:
 
 def little_is_enough(scene: Scene) -> tuple[Update, ...]:
     """All send the mean less 1.5 deviations (ALIE; Baruch, Baruch & Goldberg, arXiv:1902.06156)."""
-    total, square = honest_sum(scene), honest_sum(scene, power=2)
-    count = len(scene.honest)
-    mean = total / count
-    deviation = np.sqrt(square / count - mean**2)
+    mean, deviation = honest_moments(scene)
     return all_send(scene, mean - ALIE_DEVIATIONS * deviation)
 
 
@@ -81,7 +80,7 @@ def ghost(scene: Scene) -> tuple[Update, ...]:
 def single_block(scene: Scene) -> tuple[Update, ...]:
     """Honest in most blocks, inner-product manipulation in the last eighth: hidden from whole norms."""
     first = scene.block_count - max(1, scene.block_count // SINGLE_BLOCK_SHARE)
-    return tuple(_joined(own, lie, first) for own, lie in zip(scene.own, inner_product(scene), strict=True))
+    return tuple(joined(own, lie, first) for own, lie in zip(scene.own, inner_product(scene), strict=True))
 
 
 def split(scene: Scene) -> tuple[Update, ...]:
@@ -120,22 +119,6 @@ def blow_up(scene: Scene) -> tuple[Update, ...]:
     )
 
 
-def _joined(before: Update, after: Update, first: int) -> Update:
-    """`before` up to a block, `after` from there on."""
-    left, right = before.blocks_B < first, after.blocks_B >= first
-
-    def both(one: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[Any] | None:
-        return None if one is None or other is None else np.concatenate([one[left], other[right]])
-
-    return Update(
-        np.concatenate([before.blocks_B[left], after.blocks_B[right]]),
-        np.concatenate([before.index_BK[left], after.index_BK[right]]),
-        np.concatenate([before.value_BK[left], after.value_BK[right]]),
-        both(before.exponent_B, after.exponent_B),
-        both(before.mantissa_B, after.mantissa_B),
-    )
-
-
 ATTACKS: Mapping[str, Attack] = {
     "none": lambda scene: tuple(scene.own),
     "sign-flip": sign_flip,
@@ -153,5 +136,9 @@ ATTACKS: Mapping[str, Attack] = {
     "evasive": evasive,
     "front-runner": front_runner,
     "sleeper": sleeper,
+    "optimised-little-is-enough": optimised_little_is_enough,
+    "banker": banker,
+    "front-banker": front_banker,
 }
-KNOWING = frozenset({"adaptive", "evasive", "front-runner", "sleeper"})  # they need `direction_NC`
+FORESEEING = ("front-banker", "banker", "optimised-little-is-enough")  # they need `foresight`
+KNOWING = {*FORESEEING, "adaptive", "evasive", "front-runner", "sleeper"}  # they need `direction_NC`

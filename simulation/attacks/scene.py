@@ -11,17 +11,40 @@ Shape suffixes: N = blocks, C = 4096, K = sent per block, H = honest nodes, B = 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocol.params import BLOCK_SIZE
+from assay.protocol.params import BLOCK_SIZE, RunSpec
+from assay.protocol.types import Digest, PeerId
 from assay.training.codec.wire import Update
+from assay.training.layout import Layout
+from assay.verifier.aggregation.reputation import Reputation
 
 Dense = NDArray[np.float64]
 Blocks = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foresight:
+    """What a verifier aggregates the round with, so that attackers can do so for what they might send.
+
+    run, layout, parent, f: as in `combine`. reputation: before the round; anyone can rebuild it.
+    honest, own: the nodes of `Scene.honest` and `Scene.own`, in that order.
+    unsent_NC: what each of them has not sent after its honest update; float32.
+    """
+
+    run: RunSpec
+    layout: Layout
+    parent: Digest
+    f: int
+    reputation: Reputation
+    honest: Sequence[PeerId]
+    own: Sequence[PeerId]
+    unsent_NC: Mapping[PeerId, NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +53,8 @@ class Scene:
 
     honest: updates of the honest nodes. own: each attacker's honest update.
     direction_NC: where the model would go, mean momentum of the honest nodes with this round's
-    gradient, before anything is sent; float32. Only the attacks of `adaptive` use it.
-    round: number of the round.
+    gradient, before anything is sent; float32. Only the attacks of `adaptive` and `searched` use it.
+    round: number of the round. foresight: only the attacks of `searched` use it.
     """
 
     honest: Sequence[Update]
@@ -41,6 +64,7 @@ class Scene:
     seed: int
     direction_NC: NDArray[np.float32] | None = None
     round: int = 0
+    foresight: Foresight | None = None
 
 
 def honest_sum(scene: Scene, power: int = 1) -> Dense:
@@ -49,6 +73,13 @@ def honest_sum(scene: Scene, power: int = 1) -> Dense:
     for update in scene.honest:
         total[update.blocks_B[:, None], update.index_BK] += _coefficients(update) ** power
     return total
+
+
+def honest_moments(scene: Scene) -> tuple[Dense, Dense]:
+    """Mean and standard deviation of what honest nodes send. Shape (N, C) each."""
+    count = len(scene.honest)
+    mean = honest_sum(scene) / count
+    return mean, np.sqrt(honest_sum(scene, power=2) / count - mean**2)
 
 
 def honest_votes(scene: Scene) -> Dense:
@@ -107,6 +138,22 @@ def update_at(scene: Scene, blocks_B: Blocks, index_BK: Blocks, value_BK: Dense)
         mantissa_N[update.blocks_B] = update.mantissa_B
     loud_BK = (sign_BK * size_N[blocks_B, None]).astype(np.int32)
     return Update(blocks_B, index_BK, loud_BK, exponent_N[blocks_B], mantissa_N[blocks_B])
+
+
+def joined(before: Update, after: Update, first: int) -> Update:
+    """`before` up to a block, `after` from there on."""
+    left, right = before.blocks_B < first, after.blocks_B >= first
+
+    def both(one: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[Any] | None:
+        return None if one is None or other is None else np.concatenate([one[left], other[right]])
+
+    return Update(
+        np.concatenate([before.blocks_B[left], after.blocks_B[right]]),
+        np.concatenate([before.index_BK[left], after.index_BK[right]]),
+        np.concatenate([before.value_BK[left], after.value_BK[right]]),
+        both(before.exponent_B, after.exponent_B),
+        both(before.mantissa_B, after.mantissa_B),
+    )
 
 
 def _coefficients(update: Update) -> Dense:

@@ -19,10 +19,17 @@ from assay.simulation.attacks.adaptive import (
     front_runner,
     sleeper,
 )
-from assay.simulation.attacks.scene import Scene
+from assay.simulation.attacks.scene import Foresight, Scene
+from assay.testing.members import a_digest, peer
+from assay.testing.specs import a_rule, a_spec
 from assay.training.codec.wire import Update, decode_update, encode_update
+from assay.training.layout import Layout
+from assay.verifier.aggregation.reputation import Reputation
 
 BLOCKS, K, LIARS = 9, 6, 2
+HONEST = tuple(peer(f"honest {n}") for n in range(5))
+OWN = tuple(peer(f"liar {n}") for n in range(LIARS))
+LAYOUT = Layout(("weight",), ((192, 192),))  # 9 blocks
 ATTACKS = [attack for name, attack in attacks.ATTACKS.items() if name != "none"]
 BLIND = [attack for attack in ATTACKS if attack not in (adaptive,)]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
@@ -52,6 +59,21 @@ def a_loud_scene(seed: int = 0) -> Scene:
         scene,
         honest=[a_loud_update(seed + n) for n in range(5)],
         own=[a_loud_update(seed + 100 + n) for n in range(LIARS)],
+        foresight=a_foresight(seed, values=Values.INT8),
+    )
+
+
+def a_foresight(seed: int, **choices: object) -> Foresight:
+    rng = np.random.default_rng(seed)
+    return Foresight(
+        run=a_spec(rule=a_rule(k=K, **choices)),
+        layout=LAYOUT,
+        parent=a_digest("parent"),
+        f=LIARS,
+        reputation=Reputation(),
+        honest=HONEST,
+        own=OWN,
+        unsent_NC={one: rng.standard_normal((BLOCKS, BLOCK_SIZE), np.float32) for one in (*HONEST, *OWN)},
     )
 
 
@@ -64,6 +86,7 @@ def a_scene(seed: int = 0) -> Scene:
         k=K,
         seed=seed,
         direction_NC=direction,
+        foresight=a_foresight(seed),
     )
 
 
