@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 
 from assay.orders.amounts import DECIMALS, TOKENS_MAX, scaled
 from assay.protocol.auditing.draws import OPENED_LEAST
-from assay.protocol.grpo import GROUP_MAX
+from assay.protocol.grpo import GROUP_MAX, Reward
 from assay.protocol.messages import LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import (
@@ -211,8 +211,8 @@ class TrainSection(Section):
     # of GRPO, if the data are tasks: completions of a prompt, 8 if left out
     grpo_group: Annotated[int, Field(ge=2, le=GROUP_MAX)] | None = None
     grpo_tokens: Annotated[int, Field(ge=1, le=65_536)] | None = None  # the most of a completion; 32
-    # what earns 1: to be the answer ("exact", if left out) or end with it; "prefix": the share that begins it
-    grpo_reward: Literal["exact", "ending", "prefix"] | None = None
+    # environment: by the answer "exact" (default), "ending", "prefix" (a share); "arithmetic" by the prompt
+    grpo_reward: Literal[tuple(one.name.lower() for one in Reward)] | None = None  # type: ignore[valid-type]
     equalise: bool | None = None  # a gradient's rows and columns, brought nearer to one size
     validation_share: Annotated[float, Field(gt=0, lt=1), _finite_in(6)] = 0.05
 

@@ -22,11 +22,12 @@ REWARD_MAX = 10**6  # millionths of 1, the reward of a right completion
 
 
 class Reward(enum.IntEnum):
-    """The rule that says how right a completion is; training/data/rollouts.py."""
+    """The environment that says what a completion earns: a function in training/data/environments.py."""
 
     EXACT = 1  # it is the answer
     ENDING = 2  # it ends with the answer, after whatever it wrote before
     PREFIX = 3  # the share of it that is the answer's beginning
+    ARITHMETIC = 4  # it is the value of the expression in the prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

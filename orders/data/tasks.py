@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from assay.orders.data.templated import TemplatedWriter, Tokens
-from assay.protocol.grpo import FIGURE_TOKENS, GrpoSpec
+from assay.protocol.grpo import FIGURE_TOKENS, REWARD_MAX, GrpoSpec
 from assay.training.data.conversations import Conversation
+from assay.training.data.environments import reward_micro
 from assay.training.data.mask import visible
 from assay.training.data.rollouts import task_of
 
@@ -53,7 +54,10 @@ class TaskWriter(TemplatedWriter):
         window = np.full(self.length, ~self.padding, np.int64)
         window[:first] = ~visible(tokens[:first])
         window[first : first + answer] = visible(tokens[first : first + answer])
-        assert len(task_of(window, grpo).answer) == answer, "a window holds its task"
+        task = task_of(window, grpo)
+        assert len(task.answer) == answer, "a window holds its task"
+        if reward_micro(grpo.reward, task, task.answer) < REWARD_MAX:
+            raise ValueError(f"its answer does not earn 1, by {grpo.reward.name.lower()}")
         self.targets += answer
         self.padded += self.length - first - answer
         return window

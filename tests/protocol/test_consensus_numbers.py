@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from assay.protocol import (
+    grpo,
     membership,
     messages,
     openings,
@@ -19,6 +20,7 @@ from assay.protocol.encoding import blob, codec, json_text, merkle
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Vote
 from assay.protocol.randomness import drand, vrf
+from assay.training.data import environments
 
 FROZEN = {
     params: {"RUN_NODES_MAX": 128, "RUN_VERIFIERS_MAX": 16, "CROWDED_MAX": 4096},
@@ -49,6 +51,8 @@ FROZEN = {
     },
     blob: {"CHUNK_BYTES": 262_144, "BLOB_BYTES_MAX": 1_099_511_627_776},
     json_text: {"NESTED_MAX": 200},
+    grpo: {"GROUP_MAX": 64, "FIGURE_TOKENS": 7, "DIGIT": 256, "REWARD_MAX": 1_000_000},
+    environments: {"ARITHMETIC_CHARACTERS": 64},
     merkle: {"LEAVES_MAX": 67_108_864},
     membership: {"ADMISSION_S": 60, "SAID_ROUNDS": 16, "RETURN_PAUSE_S": 60},
 }  # fmt: skip

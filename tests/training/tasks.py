@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,23 @@ def tasks() -> NDArray[np.int64]:
     return np.concatenate([a_window(b"%c=" % (97 + n % 4), b"%c" % (97 + n % 4)) for n in range(COUNT)])
 
 
-def a_grpo_run(folder: Path | None, method: str = "demo", grpo: GrpoSpec = GRPO, **changes: Any) -> RunSpec:
-    """A run of 8 completions a step on these tasks, whose data are written if there is a folder."""
+def sums() -> NDArray[np.int64]:
+    """As many tasks that ask for a sum, such as "1+2=" for "3"."""
+    pairs = [(n % 4, n // 4 % 4) for n in range(COUNT)]
+    return np.concatenate([a_window(b"%d+%d=" % (a, b), b"%d" % (a + b)) for a, b in pairs])
+
+
+def a_grpo_run(
+    folder: Path | None,
+    method: str = "demo",
+    grpo: GrpoSpec = GRPO,
+    stream: Callable[[], NDArray[np.int64]] = tasks,
+    **changes: Any,
+) -> RunSpec:
+    """A run of 8 completions a step on such tasks, whose data are written if there is a folder."""
     spec = a_spec(rounds=20)
     if folder is not None:
-        manifest = masked_data(folder, tasks(), 256)
+        manifest = masked_data(folder, stream(), 256)
         data = describe(manifest, validation_tokens=12 * LENGTH, source="x", licence="y")
     else:
         data = replace(spec.data, tokens=COUNT * LENGTH, validation_tokens=12 * LENGTH)

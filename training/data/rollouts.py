@@ -16,26 +16,16 @@ Reference:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.grpo import DIGIT, FIGURE_TOKENS, REWARD_MAX, GrpoSpec, Reward
 from assay.protocol.types import Digest
+from assay.training.data.environments import Ids, Task, reward_micro
 from assay.training.data.mask import visible
 
 _REWARD_DIGITS = 3
-Ids = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A prompt, its answer with the token that ends it, and the most tokens that a completion may have."""
-
-    prompt: Ids
-    answer: Ids
-    room: int
 
 
 def task_of(window: Ids, grpo: GrpoSpec) -> Task:
@@ -47,12 +37,13 @@ def task_of(window: Ids, grpo: GrpoSpec) -> Task:
     most = len(window) - FIGURE_TOKENS
     trained = np.flatnonzero(window[1:] >= 0) + 1
     if not len(trained):
-        return Task(visible(window[:most]), window[:0], 0)
+        return Task(visible(window[:most]), window[:0], 0, grpo.end)
     first = int(trained[0])
     behind = np.flatnonzero(window[first:] < 0)
     whole = window[first : first + int(behind[0])] if len(behind) else window[first:]
     prompt = visible(window[: min(first, most)])
-    return Task(prompt, until_end(whole, grpo.end), min(grpo.completion, most - len(prompt)))
+    room = min(grpo.completion, most - len(prompt))
+    return Task(prompt, until_end(whole, grpo.end), room, grpo.end)
 
 
 def until_end(tokens: Ids, end: int) -> Ids:
@@ -61,38 +52,16 @@ def until_end(tokens: Ids, end: int) -> Ids:
     return tokens[: int(found[0]) + 1] if len(found) else tokens
 
 
-def reward_micro(reward: Reward, completion: Ids, answer: Ids) -> int:
-    """What a completion earns, in millionths: 0 to `REWARD_MAX`, and 0 where there is no answer.
-
-    Args:
-        reward: The run's rule.
-        completion: What was sampled, with its end token if it has one.
-        answer: What the data say, likewise.
-    """
-    if not len(answer):
-        return 0
-    match reward:
-        case Reward.EXACT:
-            return REWARD_MAX * np.array_equal(completion, answer)
-        case Reward.ENDING:
-            return REWARD_MAX * np.array_equal(completion[-len(answer) :], answer)
-        case Reward.PREFIX:
-            shorter = min(len(completion), len(answer))
-            differs = np.flatnonzero(completion[:shorter] != answer[:shorter])
-            equal = int(differs[0]) if len(differs) else shorter
-            return REWARD_MAX * equal // max(len(completion), len(answer))
-
-
 def laid_out_rollouts(task: Task, completions: list[Ids], reward: Reward, length: int) -> Ids:
     """The completions of one task as rollouts, a group. Shape (group, length), int64.
 
     Args:
         task: What was completed.
         completions: Of it, each at most `task.room` tokens.
-        reward: The run's rule.
+        reward: The run's environment.
         length: Tokens of a sequence: context + 1.
     """
-    earned = [reward_micro(reward, completion, task.answer) for completion in completions]
+    earned = [reward_micro(reward, task, completion) for completion in completions]
     rows = np.full((len(completions), length), ~0, np.int64)
     rows[:, : len(task.prompt)] = ~task.prompt
     for row, completion, micro in zip(rows, completions, earned, strict=True):

@@ -19,7 +19,8 @@ from assay.protocol.messages import NO_OWN_DATA, OwnData
 from assay.protocol.params import RunSpec
 from assay.protocol.types import PeerId
 from assay.training.data.batches import Tokens, batch_positions, batch_tokens
-from assay.training.data.rollouts import Task, laid_out_rollouts, task_of
+from assay.training.data.environments import Task
+from assay.training.data.rollouts import laid_out_rollouts, task_of
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout
 from assay.training.model.loss import logits_of

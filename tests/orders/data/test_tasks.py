@@ -128,6 +128,25 @@ def test_an_order_that_does_not_go_with_grpo_is_refused(tmp_path, keys, reason):
         an_order(tmp_path, TASK, **keys)
 
 
+@pytest.mark.parametrize(
+    ("line", "is_right"),
+    [
+        (TASK, True),
+        ({"prompt": "3+4", "completion": "07"}, True),
+        ({"prompt": "3+4", "completion": "8"}, False),
+        ({"prompt": "three", "completion": "3"}, False),
+        ({"prompt": "3+4", "completion": "It is 7"}, False),
+    ],
+)
+def test_a_task_whose_own_answer_earns_less_than_one_is_refused(tmp_path, line, is_right):
+    keys = {"train.grpo_reward": "arithmetic"}
+    if is_right:
+        assert collect_data(an_order(tmp_path, TASK, line, **keys), None).chat.conversations == 2
+        return
+    with pytest.raises(ConfigError, match="line 2: its answer does not earn 1, by arithmetic"):
+        collect_data(an_order(tmp_path, TASK, line, **keys), None)
+
+
 def test_other_data_beside_tasks_and_terms_without_them_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="which train alone"):
         an_order(tmp_path, TASK, data=[{"source": "a", "format": "tasks"}, {"source": "b"}])

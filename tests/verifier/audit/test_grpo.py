@@ -16,6 +16,7 @@ from assay.protocol.types import NO_DIGEST
 from assay.testing.members import RUN_ID, a_digest
 from assay.testing.specs import a_rule
 from assay.training.codec.contribution import decode_contribution
+from assay.training.data.mask import visible
 from assay.training.data.rollouts import figures
 from assay.training.model.sampling import step_batch
 from assay.verifier.appeal.program import why_not
@@ -23,7 +24,7 @@ from assay.verifier.audit import worker
 from assay.verifier.audit.limits import shipped
 from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.worker import RecomputeWorker
-from tests.training.tasks import COMPUTE, GRPO, a_grpo_run
+from tests.training.tasks import COMPUTE, GRPO, a_grpo_run, sums
 from tests.verifier.audit.test_masked import MATCH, MISMATCH, NODE, SEED, outcomes
 
 EASY = replace(GRPO, reward=Reward.PREFIX, group=2)  # some prefix is right by chance, if steps are tried
@@ -101,6 +102,25 @@ def test_an_honest_step_matches(tmp_path, grpo, micro):
 @pytest.mark.parametrize("kind", LIARS)
 def test_a_step_on_completions_that_were_chosen_or_rewarded_otherwise_is_found(tmp_path, kind):
     assert outcomes(tmp_path, a_grpo_run(tmp_path, grpo=EASY), kind) == {MISMATCH}
+
+
+class TaughtTrainer(Trainer):
+    """Puts the right sum where it sampled a wrong one."""
+
+    def _batch(self, round_id, theta_P, tokens):
+        rows = super()._batch(round_id, theta_P, tokens)
+        rows[0][rows[0] >= 0] = ~0
+        rows[0][4:6] = [visible(rows[0])[0] + visible(rows[0])[2] - ord("0"), GRPO.end]
+        return rewarded(rows, [REWARD_MAX] + [0] * 7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"), [(Trainer, MATCH), (RewardedTrainer, MISMATCH), (TaughtTrainer, MISMATCH)]
+)
+def test_the_rewards_of_sums_are_recomputed_from_their_prompts(tmp_path, kind, outcome):
+    sums_spec = a_grpo_run(tmp_path, grpo=replace(EASY, reward=Reward.ARITHMETIC), stream=sums)
+
+    assert outcomes(tmp_path, sums_spec, kind) == {outcome}
 
 
 class LargeTrainer(Trainer):
