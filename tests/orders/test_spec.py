@@ -79,7 +79,7 @@ def test_the_default_order_makes_a_spec_in_exact_integers():
         60_000,
         1_000,
     )
-    assert (spec.model.vocabulary, spec.seed, spec.rounds, spec.name) == (256, 20261120, 60, "quickstart")
+    assert (spec.model.vocabulary, spec.seed, spec.rounds, spec.name) == (256, 20261120, 70, "quickstart")
 
 
 def test_members_ascend_whatever_order_they_came_in():
