@@ -1,10 +1,10 @@
-"""Llama: logits of a decoder with rotary positions, RMSNorm, SwiGLU and grouped queries.
+"""Llama: logits of a Llama-style decoder: rotary positions, RMSNorm, a gated MLP and grouped queries.
 
 Room: training (pure). Touvron et al., arXiv:2302.13971; RoPE: Su et al.,
 arXiv:2104.09864; grouped queries: Ainslie et al., arXiv:2305.13245; adapters:
 Hu et al., arXiv:2106.09685. Weights mean what
-they mean to Hugging Face's LlamaForCausalLM: rotation pairs coordinate i of a head
-with i + head / 2, not with its neighbour.
+they mean to Hugging Face's class of the family (hugging_face.py): rotation pairs
+coordinate i of a head with i + head / 2, not with its neighbour.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import torch.nn.functional as F  # noqa: N812 - the name every torch reader expe
 from torch import Tensor
 
 from assay.protocol.params import ModelSpec
-from assay.training.layout import LORA_A, LORA_B
+from assay.training.layout import BIAS, LORA_A, LORA_B
 
 
 def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
     """Logits of the next token at every position.
 
     Args:
-        model: Sizes; the family must be LLAMA.
+        model: Sizes; the family must not be GPT.
         p: Parameters by their names in the layouts, of an adapter too if there is one.
         inputs: Tokens. Shape (batch, length), int64.
 
@@ -32,7 +32,7 @@ def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> T
         Shape (batch, length, vocabulary).
     """
     batch, length = inputs.shape
-    head = model.width // model.heads
+    head = model.head
     epsilon = model.norm_epsilon_nano / 1e9
     linear = partial(_linear, model, p)
     cos, sin = _angles(length, head, model.rope_theta, inputs.device)
@@ -48,7 +48,7 @@ def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> T
         shared = model.heads // model.kv_heads
         k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + linear(mixed.transpose(1, 2).reshape(batch, length, model.width), at + "attention.out")
+        x = x + linear(mixed.transpose(1, 2).reshape(batch, length, model.mixed_width), at + "attention.out")
         h = _rms_norm(x, p[at + "norm2.weight"], epsilon)
         gated = F.silu(linear(h, at + "mlp.gate")) * linear(h, at + "mlp.up")
         x = x + linear(gated, at + "mlp.down")
@@ -56,8 +56,11 @@ def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> T
 
 
 def _linear(model: ModelSpec, p: Mapping[str, Tensor], x: Tensor, name: str) -> Tensor:
-    """x times the transposed matrix of this name, and what an adapter adds: alpha / rank * B (A x)."""
-    y = F.linear(x, p[name])
+    """x times the transposed matrix of this name, plus its bias if it has one, and what an adapter adds.
+
+    That is alpha / rank * B (A x).
+    """
+    y = F.linear(x, p[name], p.get(name + BIAS))
     if name + LORA_A not in p:
         return y
     low = F.linear(F.linear(x, p[name + LORA_A]), p[name + LORA_B])

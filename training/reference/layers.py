@@ -48,6 +48,19 @@ def linear_weight_back(slope_TX: Floats, x_TD: Floats, *, shape: tuple[int, ...]
     return _product(slope_TX.T, x_TD)
 
 
+def biased(x_TX: Floats, bias_X: Floats) -> Floats:
+    """Every row plus the bias."""
+    expect_shape(x_TX.shape[1:], bias_X)
+    return x_TX + bias_X
+
+
+def bias_back(slope_TX: Floats) -> Floats:
+    """Slope along a bias: summed over tokens in order."""
+    out_1X = np.zeros((1, slope_TX.shape[1]), np.float32)
+    rows.add_rows(np.ascontiguousarray(slope_TX), np.zeros(len(slope_TX), np.int64), out_1X)
+    return out_1X.reshape(-1)
+
+
 def scaled(scale: np.float32, x_TX: Floats) -> Floats:
     """Every entry times a factor."""
     out_TX: Floats = x_TX * scale
@@ -167,13 +180,6 @@ def normed_weight_back(slope_TD: Floats, x_TD: Floats, statistics_2T: Floats) ->
     out_D = np.zeros(x_TD.shape[1], np.float32)
     rows.normed_weight_back(x_TD, statistics_2T[0], statistics_2T[1], slope_TD, out_D)
     return out_D
-
-
-def normed_bias_back(slope_TD: Floats) -> Floats:
-    """Slope along the bias of `normed`: summed over tokens in order."""
-    out_1D = np.zeros((1, slope_TD.shape[1]), np.float32)
-    rows.add_rows(slope_TD, np.zeros(len(slope_TD), np.int64), out_1D)
-    return out_1D.reshape(-1)
 
 
 # ---- activations

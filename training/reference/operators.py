@@ -12,8 +12,9 @@ the parameters by their names in the layouts, trained and frozen, and `tokens`. 
     0/gradient              along all parameters that are trained, flat; a later group's is added to the one
                             before
 
-With an adapter on a matrix NAME there are also A x (forward/NAME.lora_a), B (A x) (forward/NAME.lora_b) and
-their sum with W x (forward/NAME.adapted); of the slopes only those are computed that the gradient needs.
+With a bias on a matrix NAME there is also its sum with W x (forward/NAME.biased); with an adapter A x
+(forward/NAME.lora_a), B (A x) (forward/NAME.lora_b) and their sum with W x (forward/NAME.adapted), and of the
+slopes only those are computed that the gradient needs.
 
 Every token's loss is divided by the number of tokens of the whole batch, so groups need no weights.
 """
@@ -32,7 +33,7 @@ from assay.protocol.params import ComputeSpec, Family, ModelSpec, model_faults
 from assay.training.data.mask import target_count, visible
 from assay.training.data.preferences import reference_nats
 from assay.training.frozen import ALL_TRAINED, Frozen
-from assay.training.layout import LORA_A, LORA_B, Layout, adapted_names, frozen_layout, layout_of
+from assay.training.layout import BIAS, LORA_A, LORA_B, Layout, adapted_names, frozen_layout, layout_of
 from assay.training.reference import layers
 from assay.training.reference.attention import Attention
 
@@ -140,6 +141,8 @@ class _List:
     def linear(self, weight: str, x: str, *beside: str) -> str:
         linear = partial(_of_tokens, self.tokens, layers.linear)
         plain = self.add(f"forward/{weight}", linear, x, weight, *beside)
+        if weight + BIAS in self.shapes:
+            plain = self.add(f"forward/{weight}.biased", layers.biased, plain, weight + BIAS)
         if weight not in self.adapted:
             return plain
         low = self.add(f"forward/{weight}{LORA_A}", linear, x, weight + LORA_A)
@@ -149,6 +152,8 @@ class _List:
     def linear_back(self, weight: str, slope: str, x: str, *beside: str, part: Any = ...) -> str:
         """`part` of the slope is the one along this layer's output."""
         self.weight_back(weight, slope, x, part)
+        if weight + BIAS in self.shapes:
+            self.add(f"slope/{weight}{BIAS}", partial(_bias_back, part), slope)
         back = partial(_of_tokens, self.tokens, layers.linear_back)
         plain = self.add(f"slope/{weight}.x", partial(_input_back, part, back), slope, weight, *beside)
         if weight not in self.adapted:
@@ -175,7 +180,7 @@ class _List:
         statistics = f"{self.group}/forward/{name}.statistics"
         self.add(f"slope/{name}.weight", layers.normed_weight_back, slope, x, statistics)
         if self.is_gpt:
-            self.add(f"slope/{name}.bias", layers.normed_bias_back, slope)
+            self.add(f"slope/{name}.bias", layers.bias_back, slope)
         back = partial(layers.normed_back, is_centred=self.is_gpt)
         return self.add(f"slope/{name}.x", back, slope, x, statistics, f"{name}.weight", *beside)
 
@@ -227,8 +232,7 @@ def _group(to: _List, rows: slice) -> None:
 def _attention(to: _List, at: str, x: str) -> tuple[str, Back]:
     """x + out(attention(norm(x)))."""
     model = to.model
-    head = model.width // model.heads
-    attention = Attention(model.heads, model.kv_heads, head, model.context, model.rope_theta)
+    attention = Attention(model.heads, model.kv_heads, model.head, model.context, model.rope_theta)
     weights = ["qkv"] if to.is_gpt else ["q", "k", "v"]
     h = to.normed(f"{at}norm1", x)
     qkv = [to.linear(f"{at}attention.{weight}", h) for weight in weights]
@@ -295,6 +299,10 @@ def _dpo_back(
 
 def _weight_back(part: Any, shape: tuple[int, ...], slope: Array, x: Array) -> Array:
     return layers.linear_weight_back(slope[part], x, shape=shape)
+
+
+def _bias_back(part: Any, slope: Array) -> Array:
+    return layers.bias_back(slope[part])
 
 
 def _scaled_part(part: Any, scale: np.float32, slope: Array) -> Array:

@@ -64,7 +64,7 @@ def test_a_norm_and_its_slopes_have_the_bits_of_the_definition(is_centred, width
     assert np.array_equal(layers.normed_back(dy, x, found, w, is_centred=is_centred), dx)
     assert np.array_equal(layers.normed_back(dy, x, found, w, dy, is_centred=is_centred), dy + dx)
     assert np.array_equal(layers.normed_weight_back(dy, x, found), dw)
-    assert np.array_equal(layers.normed_bias_back(dy), np.add.accumulate(dy)[-1])
+    assert np.array_equal(layers.bias_back(dy), np.add.accumulate(dy)[-1])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from assay.protocol.params import ComputeSpec, Precision
+from assay.protocol.params import ComputeSpec, Family, Precision
 from assay.testing.learned import learned_by_heart
 from assay.testing.specs import FLOAT32_WHOLE, a_model
 from assay.training.exact import initial_parameters
@@ -26,7 +26,8 @@ GPT = a_model()
 LLAMA = llama_spec(layers=2, width=64, heads=4, kv_heads=2, hidden=96, context=16)
 BFLOAT16 = ComputeSpec(dtype=Precision.BFLOAT16, micro_sequences=0)
 EACH_PRECISION = pytest.mark.parametrize("compute", [FLOAT32_WHOLE, BFLOAT16], ids=["float32", "bfloat16"])
-EACH_MODEL = pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
+MODELS = {"gpt": GPT, "llama": LLAMA, "qwen2": replace(LLAMA, family=Family.QWEN2)}
+EACH_MODEL = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -107,6 +108,20 @@ def test_of_parameters_that_multiply_what_was_rounded_no_class_is_much_further(m
     assert (distance <= 3 * np.maximum(wider, 1)).all()
     if times == 10:
         assert distance.max() > 5  # honest machines would be convicted by the limit itself
+
+
+@EACH_PRECISION
+@pytest.mark.parametrize("times", [1, 10])
+def test_of_biases_that_outweigh_what_they_are_added_to_no_class_is_much_further(compute, times):
+    model = MODELS["qwen2"]
+    theta = parameters(model)
+    for name, part in layout_of(model).views(theta).items():
+        if name.endswith(".bias"):
+            part[:] = times * np.random.default_rng(6).standard_normal(part.shape)
+
+    distance, wider = compared(model, theta, a_batch(model), compute)
+
+    assert (distance <= 3 * np.maximum(wider, 1)).all()
 
 
 @EACH_MODEL
