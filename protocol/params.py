@@ -58,6 +58,7 @@ class Family(enum.IntEnum):
     GPT = 1  # learned positions, LayerNorm, GELU
     LLAMA = 2  # rotary positions, RMSNorm, SwiGLU, grouped queries
     QWEN2 = 3  # a Llama with biases on queries, keys and values
+    QWEN3 = 4  # a Llama with an RMSNorm of each head's queries and keys, before they are rotated
 
 
 class Target(enum.IntEnum):

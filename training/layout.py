@@ -133,6 +133,8 @@ def _llama_shapes(model: ModelSpec) -> Shapes:
     if model.family is Family.QWEN2:
         sizes = {"attention.q": mixed, "attention.k": shared, "attention.v": shared}
         own = [(name + BIAS, (size,)) for name, size in sizes.items()]
+    if model.family is Family.QWEN3:
+        own = [("attention.q_norm.weight", (model.head,)), ("attention.k_norm.weight", (model.head,))]
     shapes: Shapes = [("embed", (model.vocabulary, d))]
     for layer in range(model.layers):
         at = f"layer{layer}."

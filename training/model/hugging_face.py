@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ _SIZES = ("vocabulary", "width", "heads", "kv_heads", "hidden", "context", "rope
 _CLASSES = {  # model_type and architecture of all but GPT
     Family.LLAMA: ("llama", "LlamaForCausalLM"),
     Family.QWEN2: ("qwen2", "Qwen2ForCausalLM"),
+    Family.QWEN3: ("qwen3", "Qwen3ForCausalLM"),
 }
 _LLAMA_PARTS = {
     "norm1.weight": "input_layernorm.weight",
@@ -43,6 +45,8 @@ _LLAMA_PARTS = {
     "attention.q.bias": "self_attn.q_proj.bias",
     "attention.k.bias": "self_attn.k_proj.bias",
     "attention.v.bias": "self_attn.v_proj.bias",
+    "attention.q_norm.weight": "self_attn.q_norm.weight",
+    "attention.k_norm.weight": "self_attn.k_norm.weight",
     "attention.out": "self_attn.o_proj.weight",
     "norm2.weight": "post_attention_layernorm.weight",
     "mlp.gate": "mlp.gate_proj.weight",
@@ -182,7 +186,8 @@ def read_sizes(folder: Path) -> ModelSpec:
     readers: dict[str, Callable[[dict[str, Any]], ModelSpec]] = {
         "llama": _llama_sizes,
         "mistral": _mistral_sizes,
-        "qwen2": _qwen2_sizes,
+        "qwen2": partial(_qwen_sizes, Family.QWEN2),
+        "qwen3": partial(_qwen_sizes, Family.QWEN3, head=128),
         "gpt2": _gpt_sizes,
     }
     kind = config.get("model_type") if isinstance(config, dict) else None
@@ -309,15 +314,21 @@ def _places(folder: Path) -> dict[str, Path]:
 
 
 def _llama_sizes(
-    config: Mapping[str, Any], family: Family = Family.LLAMA, *, context: int = 2048
+    config: Mapping[str, Any],
+    family: Family = Family.LLAMA,
+    *,
+    context: int = 2048,
+    head: int | None = None,
 ) -> ModelSpec:
-    """The sizes of a Llama-style model. context: what the family takes if none is written."""
-    width, heads, head = (
-        int(config["hidden_size"]),
-        int(config["num_attention_heads"]),
-        config.get("head_dim"),
-    )
-    if head is not None and int(head) < 1:
+    """The sizes of a Llama-style model.
+
+    Args:
+        config: Content of config.json.
+        family: The model's.
+        context, head: What `transformers` takes for the family if none is written; None: width / heads.
+    """
+    width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    if config.get("head_dim") is not None and (head := int(config["head_dim"])) < 1:
         raise ValueError(f"head_dim is {head}, expected at least 1")
     rope, scaling = _table(config, "rope_parameters"), _table(config, "rope_scaling")
     kinds = {str(r.get("rope_type", r.get("type", "default"))) for r in (rope, scaling) if r}
@@ -342,7 +353,7 @@ def _llama_sizes(
         norm_epsilon_nano=_whole(float(config.get("rms_norm_eps", 1e-6)) * 1e9, "rms_norm_eps * 10^9"),
         is_tied=_flag(config, "tie_word_embeddings", False),
         base=NO_DIGEST,
-        head_width=0 if head is None or int(head) * heads == width else int(head),
+        head_width=0 if head is None or head * heads == width else head,
     )
 
 
@@ -350,8 +361,8 @@ def _mistral_sizes(config: Mapping[str, Any]) -> ModelSpec:
     return _windowed(_llama_sizes(config), config)
 
 
-def _qwen2_sizes(config: Mapping[str, Any]) -> ModelSpec:
-    model = _llama_sizes(config, Family.QWEN2, context=32_768)
+def _qwen_sizes(family: Family, config: Mapping[str, Any], head: int | None = None) -> ModelSpec:
+    model = _llama_sizes(config, family, context=32_768, head=head)
     return _windowed(model, config) if _flag(config, "use_sliding_window", False) else model
 
 

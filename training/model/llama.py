@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader expects
 from torch import Tensor
 
-from assay.protocol.params import ModelSpec
+from assay.protocol.params import Family, ModelSpec
 from assay.training.layout import BIAS, LORA_A, LORA_B
 
 
@@ -44,6 +44,9 @@ def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> T
             linear(h, at + f"attention.{part}").view(batch, length, -1, head).transpose(1, 2)
             for part in "qkv"
         )
+        if model.family is Family.QWEN3:
+            q = _rms_norm(q, p[at + "attention.q_norm.weight"], epsilon)
+            k = _rms_norm(k, p[at + "attention.k_norm.weight"], epsilon)
         q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
         shared = model.heads // model.kv_heads
         k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
@@ -70,7 +73,7 @@ def _linear(model: ModelSpec, p: Mapping[str, Tensor], x: Tensor, name: str) -> 
 def _rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """Zhang & Sennrich, arXiv:1910.07467; in float32 whatever x is, since squares leave bfloat16."""
     wide = x.float()
-    return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)).to(x.dtype)
+    return (weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon))).to(x.dtype)
 
 
 def _angles(length: int, head: int, theta: int, device: torch.device) -> tuple[Tensor, Tensor]:

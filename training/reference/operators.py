@@ -153,9 +153,9 @@ class _List:
         """`part` of the slope is the one along this layer's output."""
         self.weight_back(weight, slope, x, part)
         if weight + BIAS in self.shapes:
-            self.add(f"slope/{weight}{BIAS}", partial(_bias_back, part), slope)
+            self.add(f"slope/{weight}{BIAS}", partial(_part_back, part, layers.bias_back), slope)
         back = partial(_of_tokens, self.tokens, layers.linear_back)
-        plain = self.add(f"slope/{weight}.x", partial(_input_back, part, back), slope, weight, *beside)
+        plain = self.add(f"slope/{weight}.x", partial(_part_back, part, back), slope, weight, *beside)
         if weight not in self.adapted:
             return plain
         low = f"{self.group}/forward/{weight}{LORA_A}"
@@ -171,17 +171,20 @@ class _List:
         return self.add(f"slope/{name or weight}", back, slope, x)
 
     def normed(self, name: str, x: str) -> str:
-        found = partial(layers.statistics, is_centred=self.is_gpt, epsilon=self.model.norm_epsilon_nano / 1e9)
+        epsilon, (width,) = self.model.norm_epsilon_nano / 1e9, self.shapes[f"{name}.weight"]
+        found = partial(layers.statistics, is_centred=self.is_gpt, epsilon=epsilon, width=width)
         statistics = self.add(f"forward/{name}.statistics", found, x)
         bias = [f"{name}.bias"] if self.is_gpt else []
         return self.add(f"forward/{name}", layers.normed, x, statistics, f"{name}.weight", *bias)
 
-    def normed_back(self, name: str, slope: str, x: str, *beside: str) -> str:
-        statistics = f"{self.group}/forward/{name}.statistics"
-        self.add(f"slope/{name}.weight", layers.normed_weight_back, slope, x, statistics)
+    def normed_back(self, name: str, slope: str, x: str, *beside: str, part: Any = ...) -> str:
+        """`part` of the slope is the one along this norm's output."""
+        statistics, (width,) = f"{self.group}/forward/{name}.statistics", self.shapes[f"{name}.weight"]
+        of_weight = partial(_part_back, part, partial(layers.normed_weight_back, width=width))
+        self.add(f"slope/{name}.weight", of_weight, slope, x, statistics)
         if self.is_gpt:
             self.add(f"slope/{name}.bias", layers.bias_back, slope)
-        back = partial(layers.normed_back, is_centred=self.is_gpt)
+        back = partial(_part_back, part, partial(layers.normed_back, is_centred=self.is_gpt))
         return self.add(f"slope/{name}.x", back, slope, x, statistics, f"{name}.weight", *beside)
 
 
@@ -235,7 +238,10 @@ def _attention(to: _List, at: str, x: str) -> tuple[str, Back]:
     attention = Attention(model.heads, model.kv_heads, model.head, model.context, model.rope_theta)
     weights = ["qkv"] if to.is_gpt else ["q", "k", "v"]
     h = to.normed(f"{at}norm1", x)
-    qkv = [to.linear(f"{at}attention.{weight}", h) for weight in weights]
+    plain = [to.linear(f"{at}attention.{weight}", h) for weight in weights]
+    norms = [f"{at}attention.{weight}_norm" for weight in weights]
+    is_normed = [f"{norm}.weight" in to.shapes for norm in norms]
+    qkv = [to.normed(norm, x) if one else x for norm, x, one in zip(norms, plain, is_normed, strict=True)]
     mixed = to.add(f"forward/{at}attention", attention.forward, *qkv)
 
     def back(beside: str) -> str:
@@ -243,9 +249,11 @@ def _attention(to: _List, at: str, x: str) -> tuple[str, Back]:
         slope = to.add(f"slope/{at}attention.x", attention.back, slope, *qkv)
         edges = [0, *attention.edges] if len(weights) == 3 else [0, None]
         along: list[str] = []
-        for weight, first, last in zip(weights, edges, edges[1:], strict=False):
-            part = np.s_[:, first:last]
-            along = [to.linear_back(f"{at}attention.{weight}", slope, h, *along, part=part)]
+        for at_weight, weight in enumerate(weights):
+            own, part = slope, np.s_[:, edges[at_weight] : edges[at_weight + 1]]
+            if is_normed[at_weight]:
+                own, part = to.normed_back(norms[at_weight], slope, plain[at_weight], part=part), ...
+            along = [to.linear_back(f"{at}attention.{weight}", own, h, *along, part=part)]
         return to.normed_back(f"{at}norm1", along[0], x, beside)
 
     return to.linear(f"{at}attention.out", mixed, x), back
@@ -301,16 +309,12 @@ def _weight_back(part: Any, shape: tuple[int, ...], slope: Array, x: Array) -> A
     return layers.linear_weight_back(slope[part], x, shape=shape)
 
 
-def _bias_back(part: Any, slope: Array) -> Array:
-    return layers.bias_back(slope[part])
-
-
 def _scaled_part(part: Any, scale: np.float32, slope: Array) -> Array:
     return layers.scaled(scale, slope[part])
 
 
-def _input_back(part: Any, back: Callable[..., Array], slope: Array, weight: Array, *beside: Array) -> Array:
-    return back(slope[part], weight, *beside)
+def _part_back(part: Any, back: Callable[..., Array], slope: Array, *others: Array) -> Array:
+    return back(slope[part], *others)
 
 
 def _of_tokens(tokens: int, function: Callable[..., Array], x_TX: Array, *others: Array) -> Array:

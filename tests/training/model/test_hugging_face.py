@@ -30,6 +30,7 @@ MODELS = {
     "llama": LLAMA,
     "llama, tied": replace(LLAMA, is_tied=True, rope_theta=500_000, norm_epsilon_nano=1000),
     "llama, heads of their own width": replace(LLAMA, head_width=10),
+    "qwen3": replace(LLAMA, family=Family.QWEN3, head_width=10),
     "qwen2": replace(LLAMA, family=Family.QWEN2, is_tied=True, rope_theta=10**6),
 }
 every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
@@ -104,7 +105,10 @@ def test_codes_of_a_quantised_matrix_are_not_taken_for_weights(tmp_path, kind):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "mamba"}, 'model_type is "mamba", expected one of llama, mistral, qwen2, gpt2'),
+        (
+            {"model_type": "mamba"},
+            'model_type is "mamba", expected one of llama, mistral, qwen2, qwen3, gpt2',
+        ),
         ({"hidden_act": "gelu"}, "hidden_act is gelu, only silu"),
         ({"model_type": "mistral", "sliding_window": 0}, "context"),
         ({"model_type": "mistral", "sliding_window": "wide"}, "invalid literal"),
@@ -247,7 +251,7 @@ def test_a_mistral_is_started_from_exactly_up_to_its_window(transformers, window
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [("Llama", {"head_dim": 10}), ("Mistral", {"head_dim": 10}), ("Qwen2", {})],
+    [("Llama", {"head_dim": 10}), ("Mistral", {"head_dim": 10}), ("Qwen2", {}), ("Qwen3", {"head_dim": 10})],
 )
 def test_a_llama_style_model_that_transformers_made_comes_back_as_it_was(
     transformers, kind, changes, is_tied, tmp_path

@@ -32,6 +32,7 @@ MODELS = {
     "llama": LLAMA,
     "tied": replace(a_model(), is_tied=True),
     "qwen2": replace(LLAMA, family=Family.QWEN2),
+    "qwen3": replace(LLAMA, family=Family.QWEN3, head_width=24),
 }
 
 

@@ -35,12 +35,12 @@ MODELS = {
     "llama, one key": replace(LLAMA, kv_heads=1, heads=4, context=64),
     "llama, heads of their own width": replace(LLAMA, head_width=10),
     "qwen2": replace(LLAMA, family=Family.QWEN2),
+    "qwen3": replace(LLAMA, family=Family.QWEN3, head_width=10, kv_heads=1),
     "llama, narrow heads": llama_spec(layers=3, width=6, heads=3, kv_heads=1, hidden=5, context=7),
 }
 every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
-LLAMA_STYLE = {
-    name: MODELS[name] for name in ("llama", "llama, tied", "llama, heads of their own width", "qwen2")
-}
+NAMES = ("llama", "llama, tied", "llama, heads of their own width", "qwen2", "qwen3")
+LLAMA_STYLE = {name: MODELS[name] for name in NAMES}
 MICRO = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=2)
 HALF = ComputeSpec(dtype=Precision.BFLOAT16, micro_sequences=0)
 TOLERANCE = 1e-5

@@ -57,13 +57,13 @@ def test_a_norm_and_its_slopes_have_the_bits_of_the_definition(is_centred, width
         dx[t] = s * ((g - mean) - z * F(row_sum(wide(g) * wide(z)) / width))
         dw += dy[t] * z
 
-    found = layers.statistics(x, is_centred, epsilon)
+    found = layers.statistics(x, is_centred, epsilon, width=width)
 
     assert np.array_equal(layers.normed(x, found, w), y)
     assert np.array_equal(layers.normed(x, found, w, w), y + w)
     assert np.array_equal(layers.normed_back(dy, x, found, w, is_centred=is_centred), dx)
     assert np.array_equal(layers.normed_back(dy, x, found, w, dy, is_centred=is_centred), dy + dx)
-    assert np.array_equal(layers.normed_weight_back(dy, x, found), dw)
+    assert np.array_equal(layers.normed_weight_back(dy, x, found, width=width), dw)
     assert np.array_equal(layers.bias_back(dy), np.add.accumulate(dy)[-1])
 
 

@@ -26,7 +26,12 @@ GPT = a_model()
 LLAMA = llama_spec(layers=2, width=64, heads=4, kv_heads=2, hidden=96, context=16)
 BFLOAT16 = ComputeSpec(dtype=Precision.BFLOAT16, micro_sequences=0)
 EACH_PRECISION = pytest.mark.parametrize("compute", [FLOAT32_WHOLE, BFLOAT16], ids=["float32", "bfloat16"])
-MODELS = {"gpt": GPT, "llama": LLAMA, "qwen2": replace(LLAMA, family=Family.QWEN2)}
+MODELS = {
+    "gpt": GPT,
+    "llama": LLAMA,
+    "qwen2": replace(LLAMA, family=Family.QWEN2),
+    "qwen3": replace(LLAMA, family=Family.QWEN3, head_width=24),
+}
 EACH_MODEL = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
 
 
