@@ -59,6 +59,7 @@ class Family(enum.IntEnum):
     LLAMA = 2  # rotary positions, RMSNorm, SwiGLU, grouped queries
     QWEN2 = 3  # a Llama with biases on queries, keys and values
     QWEN3 = 4  # a Llama with an RMSNorm of each head's queries and keys, before they are rotated
+    GEMMA = 5  # a Llama with GeGLU, norms that multiply by 1 + weight, and embeddings times sqrt(width)
 
 
 class Target(enum.IntEnum):

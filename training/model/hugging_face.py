@@ -36,7 +36,15 @@ _CLASSES = {  # model_type and architecture of all but GPT
     Family.LLAMA: ("llama", "LlamaForCausalLM"),
     Family.QWEN2: ("qwen2", "Qwen2ForCausalLM"),
     Family.QWEN3: ("qwen3", "Qwen3ForCausalLM"),
+    Family.GEMMA: ("gemma", "GemmaForCausalLM"),
 }
+_GEMMA_WINDOWS = "most of its layers attend over a window, and rotate otherwise"
+_LACKING = {  # what of other models is not here
+    "gemma2": "its attention and logits have soft caps, and every other layer attends over a window",
+    "gemma3": _GEMMA_WINDOWS,
+    "gemma3_text": _GEMMA_WINDOWS,
+}
+_GELU_TANH = "gelu_pytorch_tanh"
 _LLAMA_PARTS = {
     "norm1.weight": "input_layernorm.weight",
     "attention.q": "self_attn.q_proj.weight",
@@ -120,7 +128,7 @@ def export_config(model: ModelSpec, separator: int | None) -> dict[str, Any]:
         "num_attention_heads": model.heads,
         "num_key_value_heads": model.kv_heads,
         "head_dim": model.head,
-        "hidden_act": "silu",
+        "hidden_act": _GELU_TANH if model.family is Family.GEMMA else "silu",
         "rms_norm_eps": model.norm_epsilon_nano / 1e9,
         "rope_theta": theta,  # read by transformers 4
         "rope_parameters": {"rope_theta": theta, "rope_type": "default"},  # read by transformers 5
@@ -188,11 +196,13 @@ def read_sizes(folder: Path) -> ModelSpec:
         "mistral": _mistral_sizes,
         "qwen2": partial(_qwen_sizes, Family.QWEN2),
         "qwen3": partial(_qwen_sizes, Family.QWEN3, head=128),
+        "gemma": _gemma_sizes,
         "gpt2": _gpt_sizes,
     }
-    kind = config.get("model_type") if isinstance(config, dict) else None
+    kind = str(config.get("model_type")) if isinstance(config, dict) else None
     if kind not in readers:
-        raise ConfigError(f'base {path}: model_type is "{kind}", expected one of {", ".join(readers)}')
+        why = f" ({_LACKING[kind]})" if kind in _LACKING else ""
+        raise ConfigError(f'base {path}: model_type is "{kind}"{why}, expected one of {", ".join(readers)}')
     try:
         if config.get("quantization_config") is not None:
             raise ValueError("quantization_config is written; only plain weights can be trained here")
@@ -332,7 +342,7 @@ def _llama_sizes(
         raise ValueError(f"head_dim is {head}, expected at least 1")
     rope, scaling = _table(config, "rope_parameters"), _table(config, "rope_scaling")
     kinds = {str(r.get("rope_type", r.get("type", "default"))) for r in (rope, scaling) if r}
-    _expect(config, "hidden_act", "silu")
+    _expect(config, "hidden_act", _GELU_TANH if family is Family.GEMMA else "silu")
     if family is not Family.QWEN2:  # its biases have no key
         _expect(config, "attention_bias", False)
     _expect(config, "mlp_bias", False)
@@ -351,7 +361,7 @@ def _llama_sizes(
         context=int(config.get("max_position_embeddings", context)),
         rope_theta=_whole(rope.get("rope_theta", config.get("rope_theta", 10_000)), "rope_theta"),
         norm_epsilon_nano=_whole(float(config.get("rms_norm_eps", 1e-6)) * 1e9, "rms_norm_eps * 10^9"),
-        is_tied=_flag(config, "tie_word_embeddings", False),
+        is_tied=_flag(config, "tie_word_embeddings", family is Family.GEMMA),
         base=NO_DIGEST,
         head_width=0 if head is None or head * heads == width else head,
     )
@@ -364,6 +374,15 @@ def _mistral_sizes(config: Mapping[str, Any]) -> ModelSpec:
 def _qwen_sizes(family: Family, config: Mapping[str, Any], head: int | None = None) -> ModelSpec:
     model = _llama_sizes(config, family, context=32_768, head=head)
     return _windowed(model, config) if _flag(config, "use_sliding_window", False) else model
+
+
+def _gemma_sizes(config: Mapping[str, Any]) -> ModelSpec:
+    """A Gemma's. Its first releases wrote "gelu" and meant the approximation; later ones wrote it twice."""
+    _expect(config, "hidden_activation", config.get("hidden_activation") and _GELU_TANH)
+    _expect(config, "use_bidirectional_attention", config.get("use_bidirectional_attention") and False)
+    if config.get("hidden_act") == "gelu":
+        config = {**config, "hidden_act": _GELU_TANH}
+    return _llama_sizes(config, Family.GEMMA, context=8192, head=256)
 
 
 def _windowed(model: ModelSpec, config: Mapping[str, Any]) -> ModelSpec:

@@ -9,6 +9,7 @@ coordinate i of a head with i + head / 2, not with its neighbour.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 
@@ -33,29 +34,31 @@ def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> T
     """
     batch, length = inputs.shape
     head = model.head
-    epsilon = model.norm_epsilon_nano / 1e9
-    linear = partial(_linear, model, p)
+    linear, norm = partial(_linear, model, p), partial(_norm, model, p)
     cos, sin = _angles(length, head, model.rope_theta, inputs.device)
     x = F.embedding(inputs, p["embed"])
+    if model.family is Family.GEMMA:
+        x = x * math.sqrt(model.width)
     for layer in range(model.layers):
         at = f"layer{layer}."
-        h = _rms_norm(x, p[at + "norm1.weight"], epsilon)
+        h = norm(x, at + "norm1")
         q, k, v = (
             linear(h, at + f"attention.{part}").view(batch, length, -1, head).transpose(1, 2)
             for part in "qkv"
         )
         if model.family is Family.QWEN3:
-            q = _rms_norm(q, p[at + "attention.q_norm.weight"], epsilon)
-            k = _rms_norm(k, p[at + "attention.k_norm.weight"], epsilon)
+            q, k = norm(q, at + "attention.q_norm"), norm(k, at + "attention.k_norm")
         q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
         shared = model.heads // model.kv_heads
         k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + linear(mixed.transpose(1, 2).reshape(batch, length, model.mixed_width), at + "attention.out")
-        h = _rms_norm(x, p[at + "norm2.weight"], epsilon)
-        gated = F.silu(linear(h, at + "mlp.gate")) * linear(h, at + "mlp.up")
+        h = norm(x, at + "norm2")
+        gate = linear(h, at + "mlp.gate")
+        is_gelu = model.family is Family.GEMMA
+        gated = (F.gelu(gate, approximate="tanh") if is_gelu else F.silu(gate)) * linear(h, at + "mlp.up")
         x = x + linear(gated, at + "mlp.down")
-    return F.linear(_rms_norm(x, p["norm.weight"], epsilon), p["embed"] if model.is_tied else p["head"])
+    return F.linear(norm(x, "norm"), p["embed"] if model.is_tied else p["head"])
 
 
 def _linear(model: ModelSpec, p: Mapping[str, Tensor], x: Tensor, name: str) -> Tensor:
@@ -70,10 +73,13 @@ def _linear(model: ModelSpec, p: Mapping[str, Tensor], x: Tensor, name: str) -> 
     return y + low * (model.adapter.alpha / model.adapter.rank)
 
 
-def _rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """Zhang & Sennrich, arXiv:1910.07467; in float32 whatever x is, since squares leave bfloat16."""
-    wide = x.float()
-    return (weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon))).to(x.dtype)
+def _norm(model: ModelSpec, p: Mapping[str, Tensor], x: Tensor, name: str) -> Tensor:
+    """RMSNorm: Zhang & Sennrich, arXiv:1910.07467; in float32 whatever x is, since squares leave bfloat16."""
+    weight, wide = p[name + ".weight"], x.float()
+    if model.family is Family.GEMMA:
+        weight = 1 + weight
+    square = wide.square().mean(-1, keepdim=True)
+    return (weight * (wide * torch.rsqrt(square + model.norm_epsilon_nano / 1e9))).to(x.dtype)
 
 
 def _angles(length: int, head: int, theta: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -145,6 +145,12 @@ def statistics(x_TD: Floats, is_centred: bool, epsilon: float, *, width: int) ->
     return out_2R
 
 
+def gain(weight_X: Floats) -> Floats:
+    """1 + weight: what a Gemma's norm multiplies by."""
+    out_X: Floats = np.float32(1) + weight_X
+    return out_X
+
+
 def normed(x_TD: Floats, statistics_2R: Floats, weight_X: Floats, bias_X: Floats | None = None) -> Floats:
     """Layer norm, or RMS norm by statistics that are not centred."""
     x_RX = x_TD.reshape(-1, len(weight_X))
@@ -217,6 +223,29 @@ def gated_back(slope_TX: Floats, gate_TX: Floats, up_TX: Floats) -> Floats:
     out_2TX = np.empty((2, *gate_TX.shape), np.float32)
     flat = (one.reshape(-1) for one in (gate_TX, up_TX, slope_TX, *out_2TX))
     rows.gated_back(*flat)
+    return out_2TX
+
+
+def gelu_tanh(x_TX: Floats) -> Floats:
+    """The tanh within the approximate GELU, an output of its own, as 1 + tanh cancels below 0."""
+    out_TX = np.empty_like(x_TX)
+    rows.gelu_tanh(x_TX.reshape(-1), out_TX.reshape(-1))
+    return out_TX
+
+
+def geglu(gate_TX: Floats, up_TX: Floats, tanh_TX: Floats) -> Floats:
+    """GeGLU: the approximate GELU of the gate, given its tanh, times the other factor."""
+    expect_shape(gate_TX.shape, up_TX, tanh_TX)
+    out_TX = np.empty_like(gate_TX)
+    rows.geglu(*(one.reshape(-1) for one in (gate_TX, up_TX, tanh_TX, out_TX)))
+    return out_TX
+
+
+def geglu_back(slope_TX: Floats, gate_TX: Floats, up_TX: Floats, tanh_TX: Floats) -> Floats:
+    """Slopes along the gate and along the other factor. Shape (2, T, X)."""
+    expect_shape(gate_TX.shape, up_TX, tanh_TX, slope_TX)
+    out_2TX = np.empty((2, *gate_TX.shape), np.float32)
+    rows.geglu_back(*(one.reshape(-1) for one in (gate_TX, up_TX, tanh_TX, slope_TX, *out_2TX)))
     return out_2TX
 
 

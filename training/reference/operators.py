@@ -12,6 +12,9 @@ the parameters by their names in the layouts, trained and frozen, and `tokens`. 
     0/gradient              along all parameters that are trained, flat; a later group's is added to the one
                             before
 
+Of a Gemma there are also the embeddings times sqrt(width) (forward/embed.scaled), 1 + weight of every norm
+(forward/NAME.gain) and the tanh within GELU (forward/layer0.mlp.tanh).
+
 With a bias on a matrix NAME there is also its sum with W x (forward/NAME.biased); with an adapter A x
 (forward/NAME.lora_a), B (A x) (forward/NAME.lora_b) and their sum with W x (forward/NAME.adapted), and of the
 slopes only those are computed that the gradient needs.
@@ -21,6 +24,7 @@ Every token's loss is divided by the number of tokens of the whole batch, so gro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -127,6 +131,10 @@ class _List:
         return self.model.family is Family.GPT
 
     @property
+    def is_gemma(self) -> bool:
+        return self.model.family is Family.GEMMA
+
+    @property
     def adapted(self) -> tuple[str, ...]:
         return adapted_names(self.model)
 
@@ -175,7 +183,13 @@ class _List:
         found = partial(layers.statistics, is_centred=self.is_gpt, epsilon=epsilon, width=width)
         statistics = self.add(f"forward/{name}.statistics", found, x)
         bias = [f"{name}.bias"] if self.is_gpt else []
-        return self.add(f"forward/{name}", layers.normed, x, statistics, f"{name}.weight", *bias)
+        if self.is_gemma:
+            self.add(f"forward/{name}.gain", layers.gain, f"{name}.weight")
+        return self.add(f"forward/{name}", layers.normed, x, statistics, self.gain(name), *bias)
+
+    def gain(self, name: str) -> str:
+        """What a norm multiplies by."""
+        return f"{self.group}/forward/{name}.gain" if self.is_gemma else f"{name}.weight"
 
     def normed_back(self, name: str, slope: str, x: str, *beside: str, part: Any = ...) -> str:
         """`part` of the slope is the one along this norm's output."""
@@ -185,7 +199,7 @@ class _List:
         if self.is_gpt:
             self.add(f"slope/{name}.bias", layers.bias_back, slope)
         back = partial(_part_back, part, partial(layers.normed_back, is_centred=self.is_gpt))
-        return self.add(f"slope/{name}.x", back, slope, x, statistics, f"{name}.weight", *beside)
+        return self.add(f"slope/{name}.x", back, slope, x, statistics, self.gain(name), *beside)
 
 
 def _group(to: _List, rows: slice) -> None:
@@ -194,8 +208,11 @@ def _group(to: _List, rows: slice) -> None:
     inputs = to.add("inputs", partial(_inputs, rows), TOKENS)
     targets = to.add("targets", partial(_targets, rows), TOKENS)
     x = to.add("forward/embed", partial(_of_tokens, to.tokens, layers.embedded), inputs, "embed")
+    scale = partial(layers.scaled, np.float32(math.sqrt(model.width)))
     if to.is_gpt:
         x = to.add("forward/position", layers.placed, x, "position")
+    if to.is_gemma:
+        x = to.add("forward/embed.scaled", scale, x)
     backs: list[Back] = []
     for layer in range(model.layers):
         for part in (_attention, _mlp):
@@ -220,6 +237,8 @@ def _group(to: _List, rows: slice) -> None:
         slope = back(slope)
     if to.is_gpt:
         to.add("slope/position", partial(layers.placed_back, context=model.context), slope)
+    if to.is_gemma:
+        slope = to.add("slope/embed.x", scale, slope)
     if model.is_tied:
         to.add("slope/embed", layers.embedded_back, slope, inputs, on_head)
     else:
@@ -265,6 +284,9 @@ def _mlp(to: _List, at: str, x: str) -> tuple[str, Back]:
     weights = ["mlp.up"] if to.is_gpt else ["mlp.gate", "mlp.up"]
     wide = [to.linear(f"{at}{weight}", h) for weight in weights]
     forward, backward = (layers.gelu, layers.gelu_back) if to.is_gpt else (layers.gated, layers.gated_back)
+    if to.is_gemma:
+        forward, backward = layers.geglu, layers.geglu_back
+        wide.append(to.add(f"forward/{at}mlp.tanh", layers.gelu_tanh, wide[0]))
     active = to.add(f"forward/{at}mlp", forward, *wide)
 
     def back(beside: str) -> str:

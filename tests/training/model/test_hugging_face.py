@@ -31,6 +31,8 @@ MODELS = {
     "llama, tied": replace(LLAMA, is_tied=True, rope_theta=500_000, norm_epsilon_nano=1000),
     "llama, heads of their own width": replace(LLAMA, head_width=10),
     "qwen3": replace(LLAMA, family=Family.QWEN3, head_width=10),
+    "gemma": replace(LLAMA, family=Family.GEMMA, head_width=10, is_tied=True),
+    "gemma, a head of its own": replace(LLAMA, family=Family.GEMMA),
     "qwen2": replace(LLAMA, family=Family.QWEN2, is_tied=True, rope_theta=10**6),
 }
 every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
@@ -107,7 +109,22 @@ def test_codes_of_a_quantised_matrix_are_not_taken_for_weights(tmp_path, kind):
     [
         (
             {"model_type": "mamba"},
-            'model_type is "mamba", expected one of llama, mistral, qwen2, qwen3, gpt2',
+            'model_type is "mamba", expected one of llama, mistral, qwen2, qwen3, gemma, gpt2',
+        ),
+        ({"model_type": ["llama"]}, "expected one of llama"),
+        (
+            {"model_type": "gemma2"},
+            "soft caps, and every other layer attends over a window.*, expected one of",
+        ),
+        ({"model_type": "gemma3_text"}, "most of its layers attend over a window"),
+        ({"model_type": "gemma", "hidden_act": "silu"}, "hidden_act is silu, only gelu_pytorch_tanh"),
+        (
+            {"model_type": "gemma", "hidden_activation": "relu"},
+            "hidden_activation is relu, only gelu_pytorch",
+        ),
+        (
+            {"model_type": "gemma", "hidden_act": "gelu", "use_bidirectional_attention": True},
+            "use_bidirectional_attention is True, only False",
         ),
         ({"hidden_act": "gelu"}, "hidden_act is gelu, only silu"),
         ({"model_type": "mistral", "sliding_window": 0}, "context"),
@@ -251,7 +268,13 @@ def test_a_mistral_is_started_from_exactly_up_to_its_window(transformers, window
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [("Llama", {"head_dim": 10}), ("Mistral", {"head_dim": 10}), ("Qwen2", {}), ("Qwen3", {"head_dim": 10})],
+    [
+        ("Llama", {"head_dim": 10}),
+        ("Mistral", {"head_dim": 10}),
+        ("Qwen2", {}),
+        ("Qwen3", {"head_dim": 10}),
+        ("Gemma", {"head_dim": 10}),
+    ],
 )
 def test_a_llama_style_model_that_transformers_made_comes_back_as_it_was(
     transformers, kind, changes, is_tied, tmp_path
@@ -283,6 +306,22 @@ def test_a_llama_style_model_that_transformers_made_comes_back_as_it_was(
     weights = again.state_dict()
     assert weights.keys() == theirs.state_dict().keys()
     assert all(torch.equal(weights[name], one) for name, one in theirs.state_dict().items())
+
+
+def test_an_early_gemmas_name_of_its_activation_and_keys_left_out_mean_what_transformers_takes(
+    transformers, tmp_path
+):
+    sizes = {"vocab_size": 70, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2}
+    written = {"model_type": "gemma", **sizes, "num_attention_heads": 6, "num_key_value_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps({**written, "hidden_act": "gelu"}))
+
+    model, theirs = read_sizes(tmp_path), transformers.AutoConfig.from_pretrained(tmp_path)
+
+    assert (model.head, model.context, model.is_tied) == (256, 8192, True)
+    assert (theirs.head_dim, theirs.max_position_embeddings, theirs.tie_word_embeddings) == (256, 8192, True)
+    assert theirs.hidden_act == "gelu_pytorch_tanh"
+    (tmp_path / "config.json").write_text(json.dumps({**written, "model_type": "qwen3"}))
+    assert read_sizes(tmp_path).head == transformers.AutoConfig.from_pretrained(tmp_path).head_dim == 128
 
 
 @pytest.mark.parametrize("is_sliding", [False, True])

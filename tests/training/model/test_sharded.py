@@ -33,6 +33,7 @@ MODELS = {
     "tied": replace(a_model(), is_tied=True),
     "qwen2": replace(LLAMA, family=Family.QWEN2),
     "qwen3": replace(LLAMA, family=Family.QWEN3, head_width=24),
+    "gemma": replace(LLAMA, family=Family.GEMMA, head_width=24, is_tied=True),
 }
 
 

@@ -36,10 +36,12 @@ MODELS = {
     "llama, heads of their own width": replace(LLAMA, head_width=10),
     "qwen2": replace(LLAMA, family=Family.QWEN2),
     "qwen3": replace(LLAMA, family=Family.QWEN3, head_width=10, kv_heads=1),
+    "gemma": replace(LLAMA, family=Family.GEMMA, head_width=10),
+    "gemma, tied": replace(LLAMA, family=Family.GEMMA, is_tied=True),
     "llama, narrow heads": llama_spec(layers=3, width=6, heads=3, kv_heads=1, hidden=5, context=7),
 }
 every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
-NAMES = ("llama", "llama, tied", "llama, heads of their own width", "qwen2", "qwen3")
+NAMES = ("llama", "llama, tied", "llama, heads of their own width", "qwen2", "qwen3", "gemma")
 LLAMA_STYLE = {name: MODELS[name] for name in NAMES}
 MICRO = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=2)
 HALF = ComputeSpec(dtype=Precision.BFLOAT16, micro_sequences=0)

@@ -31,6 +31,7 @@ MODELS = {
     "llama": LLAMA,
     "qwen2": replace(LLAMA, family=Family.QWEN2),
     "qwen3": replace(LLAMA, family=Family.QWEN3, head_width=24),
+    "gemma": replace(LLAMA, family=Family.GEMMA, head_width=24, is_tied=True),
 }
 EACH_MODEL = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
 
