@@ -268,10 +268,11 @@ def _attention(to: _List, at: str, x: str) -> tuple[str, Back]:
         slope = to.add(f"slope/{at}attention.x", attention.back, slope, *qkv)
         edges = [0, *attention.edges] if len(weights) == 3 else [0, None]
         along: list[str] = []
-        for at_weight, weight in enumerate(weights):
-            own, part = slope, np.s_[:, edges[at_weight] : edges[at_weight + 1]]
-            if is_normed[at_weight]:
-                own, part = to.normed_back(norms[at_weight], slope, plain[at_weight], part=part), ...
+        for number, weight in enumerate(weights):
+            own = slope
+            part: Any = np.s_[:, edges[number] : edges[number + 1]]
+            if is_normed[number]:
+                own, part = to.normed_back(norms[number], slope, plain[number], part=part), ...
             along = [to.linear_back(f"{at}attention.{weight}", own, h, *along, part=part)]
         return to.normed_back(f"{at}norm1", along[0], x, beside)
 
@@ -283,7 +284,8 @@ def _mlp(to: _List, at: str, x: str) -> tuple[str, Back]:
     h = to.normed(f"{at}norm2", x)
     weights = ["mlp.up"] if to.is_gpt else ["mlp.gate", "mlp.up"]
     wide = [to.linear(f"{at}{weight}", h) for weight in weights]
-    forward, backward = (layers.gelu, layers.gelu_back) if to.is_gpt else (layers.gated, layers.gated_back)
+    forward: Callable[..., Array] = layers.gelu if to.is_gpt else layers.gated
+    backward: Callable[..., Array] = layers.gelu_back if to.is_gpt else layers.gated_back
     if to.is_gemma:
         forward, backward = layers.geglu, layers.geglu_back
         wide.append(to.add(f"forward/{at}mlp.tanh", layers.gelu_tanh, wide[0]))
