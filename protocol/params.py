@@ -57,10 +57,13 @@ class Family(enum.IntEnum):
 
     GPT = 1  # learned positions, LayerNorm, GELU
     LLAMA = 2  # rotary positions, RMSNorm, SwiGLU, grouped queries
+    QWEN2 = 3  # a Llama with biases on queries, keys and values
+    QWEN3 = 4  # a Llama with an RMSNorm of each head's queries and keys, before they are rotated
+    GEMMA = 5  # a Llama with GeGLU, norms that multiply by 1 + weight, and embeddings times sqrt(width)
 
 
 class Target(enum.IntEnum):
-    """A matrix of every layer of a Llama that an adapter is added to."""
+    """A matrix of every layer of a Llama-style model that an adapter is added to."""
 
     Q = 1
     K = 2
@@ -108,6 +111,17 @@ class ModelSpec:
     is_tied: bool  # the output head is the embedding
     base: Digest  # state digest of imported starting parameters; zero: drawn from the seed
     adapter: AdapterSpec = NO_ADAPTER
+    head_width: Annotated[int, Later()] = 0  # of one head; 0: width / heads
+
+    @property
+    def head(self) -> int:
+        """Width of one head."""
+        return self.head_width or self.width // self.heads
+
+    @property
+    def mixed_width(self) -> int:
+        """Width of all heads' queries together, and so of what attention puts out."""
+        return self.heads * self.head
 
     @property
     def is_adapted(self) -> bool:
@@ -895,12 +909,12 @@ def model_faults(model: ModelSpec) -> tuple[str, ...]:
         name: getattr(model, name)
         for name in ("vocabulary", "layers", "width", "heads", "kv_heads", "hidden", "context")
     }
-    faults = [f"model {name} is 0, expected at least 1" for name, size in sizes.items() if size < 1]
+    faults = [f"model {name} is {size}, expected at least 1" for name, size in sizes.items() if size < 1]
     if model.layers > LAYERS_MAX:
         faults.append(f"model layers is {model.layers}, expected at most {LAYERS_MAX}")
     if faults:
         return tuple(faults)
-    if model.width % model.heads:
+    if not model.head_width and model.width % model.heads:
         faults.append(f"model width {model.width} must be a multiple of heads ({model.heads})")
     if model.heads % model.kv_heads:
         faults.append(f"model heads {model.heads} must be a multiple of kv_heads ({model.kv_heads})")
@@ -911,11 +925,14 @@ def model_faults(model: ModelSpec) -> tuple[str, ...]:
             faults.append("a GPT has as many kv_heads as heads")
         if model.rope_theta:
             faults.append("a GPT has learned positions, expected a rope_theta of 0")
-    else:
-        if model.width // model.heads % 2:
+        if model.head_width:
             faults.append(
-                f"model width / heads is {model.width // model.heads}, rotation needs an even number"
+                f"a GPT's heads are width / heads wide, expected a head_width of 0, not {model.head_width}"
             )
+    else:
+        if model.head % 2:
+            what = "head_width" if model.head_width else "width / heads"
+            faults.append(f"model {what} is {model.head}, rotation needs an even number")
         if model.rope_theta < 2:
             faults.append(f"rope_theta is {model.rope_theta}, expected at least 2")
     return (*faults, *_adapter_faults(model))
@@ -923,10 +940,12 @@ def model_faults(model: ModelSpec) -> tuple[str, ...]:
 
 def target_shape(model: ModelSpec, target: Target) -> tuple[int, int]:
     """Rows and columns of a Llama's matrix: what it puts out and takes in."""
-    width, hidden, shared = model.width, model.hidden, model.width // model.heads * model.kv_heads
+    width, hidden, mixed, shared = model.width, model.hidden, model.mixed_width, model.kv_heads * model.head
     match target:
-        case Target.Q | Target.O:
-            return width, width
+        case Target.Q:
+            return mixed, width
+        case Target.O:
+            return width, mixed
         case Target.K | Target.V:
             return shared, width
         case Target.GATE | Target.UP:
@@ -939,7 +958,7 @@ def _adapter_faults(model: ModelSpec) -> list[str]:
     adapter = model.adapter
     if not model.is_adapted:
         return []
-    if model.family is not Family.LLAMA:
+    if model.family is Family.GPT:
         return ["an adapter needs a Llama: a GPT's queries, keys and values are one matrix"]
     faults = []
     if adapter.rank < 1 or adapter.alpha < 1:

@@ -27,7 +27,7 @@ from assay.protocol.params import Family, ModelSpec, Target, target_shape
 from assay.training import parallel
 
 Shapes = list[tuple[str, tuple[int, ...]]]
-LORA_A, LORA_B = ".lora_a", ".lora_b"  # ends of names
+LORA_A, LORA_B, BIAS = ".lora_a", ".lora_b", ".bias"  # ends of names
 TARGET_NAMES = {
     Target.Q: "attention.q",
     Target.K: "attention.k",
@@ -128,17 +128,23 @@ def _gpt_shapes(model: ModelSpec) -> Shapes:
 
 
 def _llama_shapes(model: ModelSpec) -> Shapes:
-    d = model.width
-    shared = d // model.heads * model.kv_heads
+    d, mixed, shared = model.width, model.mixed_width, model.kv_heads * model.head
+    own: Shapes = []  # what a family has besides
+    if model.family is Family.QWEN2:
+        sizes = {"attention.q": mixed, "attention.k": shared, "attention.v": shared}
+        own = [(name + BIAS, (size,)) for name, size in sizes.items()]
+    if model.family is Family.QWEN3:
+        own = [("attention.q_norm.weight", (model.head,)), ("attention.k_norm.weight", (model.head,))]
     shapes: Shapes = [("embed", (model.vocabulary, d))]
     for layer in range(model.layers):
         at = f"layer{layer}."
         shapes += [
             (at + "norm1.weight", (d,)),
-            (at + "attention.q", (d, d)),
+            (at + "attention.q", (mixed, d)),
             (at + "attention.k", (shared, d)),
             (at + "attention.v", (shared, d)),
-            (at + "attention.out", (d, d)),
+            *((at + name, shape) for name, shape in own),
+            (at + "attention.out", (d, mixed)),
             (at + "norm2.weight", (d,)),
             (at + "mlp.gate", (model.hidden, d)),
             (at + "mlp.up", (model.hidden, d)),

@@ -22,7 +22,7 @@ TRAINED_COPIES = 16  # of the trained parameters at once, 4 bytes each: both sta
 FROZEN_COPIES = 2
 LAYER_VALUES = 40  # per token, layer and unit of width, that a backward pass keeps
 # Likewise per unit of the MLP's hidden width: GELU's input and output; SwiGLU's gate, its SiLU, up, product.
-HIDDEN_VALUES = {Family.GPT: 2, Family.LLAMA: 4}
+HIDDEN_VALUES = {Family.GPT: 2, Family.LLAMA: 4, Family.QWEN2: 4, Family.QWEN3: 4, Family.GEMMA: 4}
 HIDDEN_GRADIENTS = 3  # of these values, of one layer at a time
 LOGIT_COPIES = 4
 PRICE_BITS = 63  # of the highest price per 10^6 tokens that is looked for
@@ -86,7 +86,7 @@ def memory_bytes(work: Work, replicas: int = 1) -> int:
         work: A run's, or an order's.
         replicas: Groups of a batch that are computed side by side in this memory.
     """
-    model, width = work.model, work.model.width
+    model, width = work.model, max(work.model.width, work.model.mixed_width)
     group = work.compute.micro_sequences or work.rule.local.sequences
     tokens = group * model.context
     hidden = HIDDEN_VALUES[model.family] * model.hidden

@@ -101,15 +101,25 @@ def test_compute_is_float32_and_the_whole_batch_unless_it_is_written():
 # ---- a base ----
 
 
-def test_a_base_gives_sizes_vocabulary_parameters_and_tokenizer(tmp_path):
-    theta = a_base(tmp_path / "hf")
+@pytest.mark.parametrize(
+    "model",
+    [
+        LLAMA,
+        replace(LLAMA, family=Family.QWEN2),
+        replace(LLAMA, family=Family.QWEN3, head_width=10),
+        replace(LLAMA, family=Family.GEMMA, head_width=10, is_tied=True),
+    ],
+    ids=["llama", "qwen2", "qwen3", "gemma"],
+)
+def test_a_base_gives_sizes_vocabulary_parameters_and_tokenizer(tmp_path, model):
+    theta = a_base(tmp_path / "hf", model)
     path = tmp_path / "run.toml"
     path.write_text('[model]\nbase = "hf"\ncontext = 16\n')
     order = load_order(path)
 
     digest = write_base(order, tmp_path)
 
-    assert order.sizes == replace(LLAMA, context=16)
+    assert order.sizes == replace(model, context=16)
     assert digest == state_digest(theta) == state_digest(np.load(tmp_path / "base.npy"))
     assert model_spec(order, digest).base == digest
     assert order.tokenizer.digest == NO_DIGEST

@@ -9,13 +9,14 @@ import platform
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numba import njit
 
-from assay.protocol.params import PPM, ComputeSpec, Precision
+from assay.protocol.params import PPM, ComputeSpec, Family, Precision
 from assay.protocol.types import Digest
 from assay.testing.specs import a_rule
 from assay.training.compiled import OPTIONS, Compiled
@@ -69,14 +70,21 @@ def numbers(name: str, count: int) -> np.ndarray:
 
 
 def reference_digests() -> dict[str, str]:
-    """Of loss and gradient of both families in two groups, in sizes that fit no vector."""
+    """Of loss and gradient of every family in two groups, in sizes that fit no vector."""
     compute, found = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=2), {}
+    llama = llama_spec(layers=2, width=60, heads=6, kv_heads=2, hidden=77, context=37, vocabulary=97)
     for model in (
         gpt_spec(layers=2, width=44, heads=4, context=37, vocabulary=101, hidden=75, is_tied=True),
-        llama_spec(layers=2, width=60, heads=6, kv_heads=2, hidden=77, context=37, vocabulary=97),
+        llama,
+        replace(llama, family=Family.QWEN2),
+        replace(llama, family=Family.QWEN3, head_width=14),
+        replace(llama, family=Family.GEMMA, head_width=14, is_tied=True),
     ):
         layout = layout_of(model)
         theta = initial_parameters(7, layout.names, layout.shapes) * np.float32(4)
+        for name, part in layout.views(theta).items():
+            if model.family is Family.QWEN2 and name.endswith(".bias"):
+                part[:] = numbers(name, len(part))
         loss, gradient = reference_loss_and_gradient(
             model, layout, theta, challenge_tokens(model, 1, 3), compute=compute
         )

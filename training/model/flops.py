@@ -5,7 +5,7 @@ aggregation or evaluation. Integers throughout, so every party gets the same fig
 
     per token = 6 N + 4 M + 12 L C D    N trained weights of matrices that every token meets
                                         M such weights that stay as they are: a base's, below an adapter
-                                        L layers, C tokens of context, D width
+                                        L layers, C tokens of context, D width of all heads together
 Two of six are the forward pass, two the slopes along the input and two those along the weights, which a
 frozen weight does without. Attention is counted for the whole
 context, though half of it is masked.
@@ -40,7 +40,7 @@ def weights_per_token(model: ModelSpec) -> int:
 
 def flop_per_token(model: ModelSpec) -> int:
     """Forward and backward pass, for one token of a full context."""
-    return 6 * _trained(model) + 4 * _frozen(model) + 12 * model.layers * model.context * model.width
+    return 6 * _trained(model) + 4 * _frozen(model) + 12 * model.layers * model.context * model.mixed_width
 
 
 def _trained(model: ModelSpec) -> int:

@@ -1,8 +1,8 @@
 """Hugging Face: imports a run's starting model from, and exports its result to, a `transformers` folder.
 
-Room: training (edge: reads one folder). A Llama here is a LlamaForCausalLM. A GPT here has no biases in its
-linear layers and is exported as a GPT2LMHeadModel with zero biases; a GPT-2 with other biases is refused. An
-adapter is exported for `peft`.
+Room: training (edge: reads one folder). A Llama-style model is the class of `transformers` in `_CLASSES`. A
+GPT here has no biases in its linear layers and is exported as a GPT2LMHeadModel with zero biases; a GPT-2
+with other biases is refused. An adapter is exported for `peft`.
 
     FOLDER/config.json, *.safetensors, tokenizer.json
     FOLDER/adapter_config.json, adapter_model.safetensors
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,32 @@ CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safe
 TOKENIZER_CONFIG, CHAT_TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CONFIG_BYTES_MAX = 1 << 24
+SIZE_MAX = 1 << 31  # of any size in a stranger's config.json: each fits a spec
+_SIZES = ("vocabulary", "width", "heads", "kv_heads", "hidden", "context", "rope_theta", "head_width")
 
+_CLASSES = {  # model_type and architecture of all but GPT
+    Family.LLAMA: ("llama", "LlamaForCausalLM"),
+    Family.QWEN2: ("qwen2", "Qwen2ForCausalLM"),
+    Family.QWEN3: ("qwen3", "Qwen3ForCausalLM"),
+    Family.GEMMA: ("gemma", "GemmaForCausalLM"),
+}
+_GEMMA_WINDOWS = "most of its layers attend over a window, and rotate otherwise"
+_LACKING = {  # what of other models is not here
+    "gemma2": "its attention and logits have soft caps, and every other layer attends over a window",
+    "gemma3": _GEMMA_WINDOWS,
+    "gemma3_text": _GEMMA_WINDOWS,
+}
+_GELU_TANH = "gelu_pytorch_tanh"
 _LLAMA_PARTS = {
     "norm1.weight": "input_layernorm.weight",
     "attention.q": "self_attn.q_proj.weight",
     "attention.k": "self_attn.k_proj.weight",
     "attention.v": "self_attn.v_proj.weight",
+    "attention.q.bias": "self_attn.q_proj.bias",
+    "attention.k.bias": "self_attn.k_proj.bias",
+    "attention.v.bias": "self_attn.v_proj.bias",
+    "attention.q_norm.weight": "self_attn.q_norm.weight",
+    "attention.k_norm.weight": "self_attn.k_norm.weight",
     "attention.out": "self_attn.o_proj.weight",
     "norm2.weight": "post_attention_layernorm.weight",
     "mlp.gate": "mlp.gate_proj.weight",
@@ -96,23 +117,22 @@ def export_config(model: ModelSpec, separator: int | None) -> dict[str, Any]:
             "resid_pdrop": 0.0,
             **common,
         }
-    theta = float(model.rope_theta)
+    theta, (kind, architecture) = float(model.rope_theta), _CLASSES[model.family]
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [architecture],
+        "model_type": kind,
         "max_position_embeddings": model.context,
         "hidden_size": model.width,
         "intermediate_size": model.hidden,
         "num_hidden_layers": model.layers,
         "num_attention_heads": model.heads,
         "num_key_value_heads": model.kv_heads,
-        "head_dim": model.width // model.heads,
-        "hidden_act": "silu",
+        "head_dim": model.head,
+        "hidden_act": _GELU_TANH if model.family is Family.GEMMA else "silu",
         "rms_norm_eps": model.norm_epsilon_nano / 1e9,
         "rope_theta": theta,  # read by transformers 4
         "rope_parameters": {"rope_theta": theta, "rope_type": "default"},  # read by transformers 5
-        "attention_bias": False,
-        "mlp_bias": False,
+        **({} if model.family is Family.QWEN2 else {"attention_bias": False, "mlp_bias": False}),
         **common,
     }
 
@@ -174,16 +194,26 @@ def read_sizes(folder: Path) -> ModelSpec:
     readers: dict[str, Callable[[dict[str, Any]], ModelSpec]] = {
         "llama": _llama_sizes,
         "mistral": _mistral_sizes,
+        "qwen2": partial(_qwen_sizes, Family.QWEN2),
+        "qwen3": partial(_qwen_sizes, Family.QWEN3, head=128),
+        "gemma": _gemma_sizes,
         "gpt2": _gpt_sizes,
     }
-    kind = config.get("model_type") if isinstance(config, dict) else None
+    kind = str(config.get("model_type")) if isinstance(config, dict) else None
     if kind not in readers:
-        raise ConfigError(f'base {path}: model_type is "{kind}", expected one of {", ".join(readers)}')
+        why = f" ({_LACKING[kind]})" if kind in _LACKING else ""
+        raise ConfigError(f'base {path}: model_type is "{kind}"{why}, expected one of {", ".join(readers)}')
     try:
         if config.get("quantization_config") is not None:
             raise ValueError("quantization_config is written; only plain weights can be trained here")
         model = readers[kind](config)
-        faults = model_faults(model)
+        sizes = {name: getattr(model, name) for name in _SIZES}
+        faults = [
+            f"{name} is {size}, expected at most {SIZE_MAX}"
+            for name, size in sizes.items()
+            if size > SIZE_MAX
+        ]
+        faults += model_faults(model)
     except (KeyError, TypeError, ValueError, OverflowError) as cause:
         what = f"lacks {cause}" if isinstance(cause, KeyError) else str(cause)
         raise ConfigError(f"base {path}: {what}") from None
@@ -293,41 +323,71 @@ def _places(folder: Path) -> dict[str, Path]:
         raise ConfigError(f"base {files[0]}: cannot be read ({cause})") from None
 
 
-def _llama_sizes(config: Mapping[str, Any]) -> ModelSpec:
-    heads = int(config["num_attention_heads"])
-    rope = config.get("rope_parameters") or {}
-    scaling = config.get("rope_scaling") or {}
+def _llama_sizes(
+    config: Mapping[str, Any],
+    family: Family = Family.LLAMA,
+    *,
+    context: int = 2048,
+    head: int | None = None,
+) -> ModelSpec:
+    """The sizes of a Llama-style model.
+
+    Args:
+        config: Content of config.json.
+        family: The model's.
+        context, head: What `transformers` takes for the family if none is written; None: width / heads.
+    """
+    width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    if config.get("head_dim") is not None and (head := int(config["head_dim"])) < 1:
+        raise ValueError(f"head_dim is {head}, expected at least 1")
+    rope, scaling = _table(config, "rope_parameters"), _table(config, "rope_scaling")
     kinds = {str(r.get("rope_type", r.get("type", "default"))) for r in (rope, scaling) if r}
-    _expect(config, "hidden_act", "silu")
-    _expect(config, "attention_bias", False)
+    _expect(config, "hidden_act", _GELU_TANH if family is Family.GEMMA else "silu")
+    if family is not Family.QWEN2:  # its biases have no key
+        _expect(config, "attention_bias", False)
     _expect(config, "mlp_bias", False)
     if kinds - {"default"}:
         raise ValueError(
             f"rope_type is {', '.join(sorted(kinds))}; only unscaled rotation can be trained here"
         )
-    if int(config.get("head_dim") or int(config["hidden_size"]) // heads) * heads != int(
-        config["hidden_size"]
-    ):
-        raise ValueError("head_dim times num_attention_heads is not hidden_size")
     return ModelSpec(
-        family=Family.LLAMA,
+        family=family,
         vocabulary=int(config["vocab_size"]),
         layers=int(config["num_hidden_layers"]),
-        width=int(config["hidden_size"]),
+        width=width,
         heads=heads,
         kv_heads=int(config.get("num_key_value_heads") or heads),
         hidden=int(config["intermediate_size"]),
-        context=int(config.get("max_position_embeddings", 2048)),
+        context=int(config.get("max_position_embeddings", context)),
         rope_theta=_whole(rope.get("rope_theta", config.get("rope_theta", 10_000)), "rope_theta"),
         norm_epsilon_nano=_whole(float(config.get("rms_norm_eps", 1e-6)) * 1e9, "rms_norm_eps * 10^9"),
-        is_tied=_flag(config, "tie_word_embeddings", False),
+        is_tied=_flag(config, "tie_word_embeddings", family is Family.GEMMA),
         base=NO_DIGEST,
+        head_width=0 if head is None or head * heads == width else head,
     )
 
 
 def _mistral_sizes(config: Mapping[str, Any]) -> ModelSpec:
-    """A Llama whose attention looks back over a window, if one is written: no longer contexts are trained."""
-    model, window = _llama_sizes(config), config.get("sliding_window", 4096)
+    return _windowed(_llama_sizes(config), config)
+
+
+def _qwen_sizes(family: Family, config: Mapping[str, Any], head: int | None = None) -> ModelSpec:
+    model = _llama_sizes(config, family, context=32_768, head=head)
+    return _windowed(model, config) if _flag(config, "use_sliding_window", False) else model
+
+
+def _gemma_sizes(config: Mapping[str, Any]) -> ModelSpec:
+    """A Gemma's. Its first releases wrote "gelu" and meant the approximation; later ones wrote it twice."""
+    _expect(config, "hidden_activation", config.get("hidden_activation") and _GELU_TANH)
+    _expect(config, "use_bidirectional_attention", config.get("use_bidirectional_attention") and False)
+    if config.get("hidden_act") == "gelu":
+        config = {**config, "hidden_act": _GELU_TANH}
+    return _llama_sizes(config, Family.GEMMA, context=8192, head=256)
+
+
+def _windowed(model: ModelSpec, config: Mapping[str, Any]) -> ModelSpec:
+    """A model whose attention looks back over a window, if one is written: no longer contexts are trained."""
+    window = config.get("sliding_window", 4096)
     return model if window is None else replace(model, context=min(model.context, int(window)))
 
 
@@ -361,6 +421,13 @@ def _gpt_sizes(config: Mapping[str, Any]) -> ModelSpec:
 def _expect(config: Mapping[str, Any], key: str, value: object) -> None:
     if config.get(key, value) != value:
         raise ValueError(f"{key} is {config[key]}, only {value} can be trained here")
+
+
+def _table(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = config.get(key) or {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{key} is {value!r}, expected an object or null")
+    return value
 
 
 def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:

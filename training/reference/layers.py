@@ -4,7 +4,7 @@ Room: training (pure). Sums are those of product.py and rows.py, or run over seq
 order; everything else here is element by element, each operation rounded on its own. An output is one array,
 C-contiguous and fresh; inputs are not modified.
 
-Shape suffixes: T = tokens (sequences one after another), D = width, X = any.
+Shape suffixes: T = tokens (sequences one after another), D = width, X = any, R = rows of a norm.
 """
 
 from __future__ import annotations
@@ -46,6 +46,19 @@ def linear_weight_back(slope_TX: Floats, x_TD: Floats, *, shape: tuple[int, ...]
     if (slope_TX.shape[1], x_TD.shape[1]) != shape:
         raise ValueError(f"{slope_TX.shape} and {x_TD.shape} for a weight of shape {shape}")
     return _product(slope_TX.T, x_TD)
+
+
+def biased(x_TX: Floats, bias_X: Floats) -> Floats:
+    """Every row plus the bias."""
+    expect_shape(x_TX.shape[1:], bias_X)
+    return x_TX + bias_X
+
+
+def bias_back(slope_TX: Floats) -> Floats:
+    """Slope along a bias: summed over tokens in order."""
+    out_1X = np.zeros((1, slope_TX.shape[1]), np.float32)
+    rows.add_rows(np.ascontiguousarray(slope_TX), np.zeros(len(slope_TX), np.int64), out_1X)
+    return out_1X.reshape(-1)
 
 
 def scaled(scale: np.float32, x_TX: Floats) -> Floats:
@@ -121,59 +134,61 @@ def placed_back(slope_TD: Floats, context: int) -> Floats:
 
 
 # ---- norms
+# A norm is of rows as wide as its weight: whole rows, or each head's part of them, one after another.
 
 
-def statistics(x_TD: Floats, is_centred: bool, epsilon: float) -> Floats:
-    """Mean (0 unless centred) and 1 / sqrt(mean square of x - mean, plus epsilon), by row. Shape (2, T)."""
-    out_2T = np.empty((2, len(x_TD)), np.float32)
-    rows.statistics(x_TD, is_centred, epsilon, *out_2T)
-    return out_2T
+def statistics(x_TD: Floats, is_centred: bool, epsilon: float, *, width: int) -> Floats:
+    """Mean (0 unless centred) and 1 / sqrt(mean square of x - mean, plus epsilon), by row of this width."""
+    x_RX = x_TD.reshape(-1, width)
+    out_2R = np.empty((2, len(x_RX)), np.float32)
+    rows.statistics(x_RX, is_centred, epsilon, *out_2R)
+    return out_2R
 
 
-def normed(x_TD: Floats, statistics_2T: Floats, weight_D: Floats, bias_D: Floats | None = None) -> Floats:
+def gain(weight_X: Floats) -> Floats:
+    """1 + weight: what a Gemma's norm multiplies by."""
+    out_X: Floats = np.float32(1) + weight_X
+    return out_X
+
+
+def normed(x_TD: Floats, statistics_2R: Floats, weight_X: Floats, bias_X: Floats | None = None) -> Floats:
     """Layer norm, or RMS norm by statistics that are not centred."""
-    expect_shape((2, len(x_TD)), statistics_2T)
-    expect_shape(x_TD.shape[1:], weight_D)
-    out_TD = np.empty_like(x_TD)
-    rows.normed(x_TD, statistics_2T[0], statistics_2T[1], weight_D, out_TD)
-    if bias_D is not None:
-        out_TD += bias_D
-    return out_TD
+    x_RX = x_TD.reshape(-1, len(weight_X))
+    expect_shape((2, len(x_RX)), statistics_2R)
+    out_RX = np.empty_like(x_RX)
+    rows.normed(x_RX, statistics_2R[0], statistics_2R[1], weight_X, out_RX)
+    if bias_X is not None:
+        out_RX += bias_X
+    return out_RX.reshape(x_TD.shape)
 
 
 def normed_back(
     slope_TD: Floats,
     x_TD: Floats,
-    statistics_2T: Floats,
-    weight_D: Floats,
+    statistics_2R: Floats,
+    weight_X: Floats,
     beside_TD: Floats | None = None,
     *,
     is_centred: bool,
 ) -> Floats:
     """Slope along the input of `normed`; added to what is beside it, if anything is."""
-    expect_shape((2, len(x_TD)), statistics_2T)
     expect_shape(x_TD.shape, slope_TD)
-    expect_shape(x_TD.shape[1:], weight_D)
-    out_TD = np.empty_like(x_TD)
-    mean_T, scale_T = statistics_2T
-    rows.normed_back(x_TD, is_centred, mean_T, scale_T, weight_D, slope_TD, out_TD)
-    return _beside(out_TD, beside_TD)
+    x_RX, slope_RX = (np.ascontiguousarray(one).reshape(-1, len(weight_X)) for one in (x_TD, slope_TD))
+    expect_shape((2, len(x_RX)), statistics_2R)
+    out_RX = np.empty_like(x_RX)
+    mean_R, scale_R = statistics_2R
+    rows.normed_back(x_RX, is_centred, mean_R, scale_R, weight_X, slope_RX, out_RX)
+    return _beside(out_RX.reshape(x_TD.shape), beside_TD)
 
 
-def normed_weight_back(slope_TD: Floats, x_TD: Floats, statistics_2T: Floats) -> Floats:
-    """Slope along the weight of `normed`: summed over tokens in order."""
-    expect_shape((2, len(x_TD)), statistics_2T)
+def normed_weight_back(slope_TD: Floats, x_TD: Floats, statistics_2R: Floats, *, width: int) -> Floats:
+    """Slope along the weight of `normed`, of this width: summed over rows in order."""
     expect_shape(x_TD.shape, slope_TD)
-    out_D = np.zeros(x_TD.shape[1], np.float32)
-    rows.normed_weight_back(x_TD, statistics_2T[0], statistics_2T[1], slope_TD, out_D)
-    return out_D
-
-
-def normed_bias_back(slope_TD: Floats) -> Floats:
-    """Slope along the bias of `normed`: summed over tokens in order."""
-    out_1D = np.zeros((1, slope_TD.shape[1]), np.float32)
-    rows.add_rows(slope_TD, np.zeros(len(slope_TD), np.int64), out_1D)
-    return out_1D.reshape(-1)
+    x_RX, slope_RX = (np.ascontiguousarray(one).reshape(-1, width) for one in (x_TD, slope_TD))
+    expect_shape((2, len(x_RX)), statistics_2R)
+    out_X = np.zeros(width, np.float32)
+    rows.normed_weight_back(x_RX, statistics_2R[0], statistics_2R[1], slope_RX, out_X)
+    return out_X
 
 
 # ---- activations
@@ -208,6 +223,29 @@ def gated_back(slope_TX: Floats, gate_TX: Floats, up_TX: Floats) -> Floats:
     out_2TX = np.empty((2, *gate_TX.shape), np.float32)
     flat = (one.reshape(-1) for one in (gate_TX, up_TX, slope_TX, *out_2TX))
     rows.gated_back(*flat)
+    return out_2TX
+
+
+def gelu_tanh(x_TX: Floats) -> Floats:
+    """The tanh within the approximate GELU, an output of its own, as 1 + tanh cancels below 0."""
+    out_TX = np.empty_like(x_TX)
+    rows.gelu_tanh(x_TX.reshape(-1), out_TX.reshape(-1))
+    return out_TX
+
+
+def geglu(gate_TX: Floats, up_TX: Floats, tanh_TX: Floats) -> Floats:
+    """GeGLU: the approximate GELU of the gate, given its tanh, times the other factor."""
+    expect_shape(gate_TX.shape, up_TX, tanh_TX)
+    out_TX = np.empty_like(gate_TX)
+    rows.geglu(*(one.reshape(-1) for one in (gate_TX, up_TX, tanh_TX, out_TX)))
+    return out_TX
+
+
+def geglu_back(slope_TX: Floats, gate_TX: Floats, up_TX: Floats, tanh_TX: Floats) -> Floats:
+    """Slopes along the gate and along the other factor. Shape (2, T, X)."""
+    expect_shape(gate_TX.shape, up_TX, tanh_TX, slope_TX)
+    out_2TX = np.empty((2, *gate_TX.shape), np.float32)
+    rows.geglu_back(*(one.reshape(-1) for one in (gate_TX, up_TX, tanh_TX, slope_TX, *out_2TX)))
     return out_2TX
 
 

@@ -12,14 +12,19 @@ the parameters by their names in the layouts, trained and frozen, and `tokens`. 
     0/gradient              along all parameters that are trained, flat; a later group's is added to the one
                             before
 
-With an adapter on a matrix NAME there are also A x (forward/NAME.lora_a), B (A x) (forward/NAME.lora_b) and
-their sum with W x (forward/NAME.adapted); of the slopes only those are computed that the gradient needs.
+Of a Gemma there are also the embeddings times sqrt(width) (forward/embed.scaled), 1 + weight of every norm
+(forward/NAME.gain) and the tanh within GELU (forward/layer0.mlp.tanh).
+
+With a bias on a matrix NAME there is also its sum with W x (forward/NAME.biased); with an adapter A x
+(forward/NAME.lora_a), B (A x) (forward/NAME.lora_b) and their sum with W x (forward/NAME.adapted), and of the
+slopes only those are computed that the gradient needs.
 
 Every token's loss is divided by the number of tokens of the whole batch, so groups need no weights.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +37,7 @@ from assay.protocol.params import ComputeSpec, Family, ModelSpec, model_faults
 from assay.training.data.mask import target_count, visible
 from assay.training.data.preferences import reference_nats
 from assay.training.frozen import ALL_TRAINED, Frozen
-from assay.training.layout import LORA_A, LORA_B, Layout, adapted_names, frozen_layout, layout_of
+from assay.training.layout import BIAS, LORA_A, LORA_B, Layout, adapted_names, frozen_layout, layout_of
 from assay.training.reference import layers
 from assay.training.reference.attention import Attention
 
@@ -126,6 +131,10 @@ class _List:
         return self.model.family is Family.GPT
 
     @property
+    def is_gemma(self) -> bool:
+        return self.model.family is Family.GEMMA
+
+    @property
     def adapted(self) -> tuple[str, ...]:
         return adapted_names(self.model)
 
@@ -140,6 +149,8 @@ class _List:
     def linear(self, weight: str, x: str, *beside: str) -> str:
         linear = partial(_of_tokens, self.tokens, layers.linear)
         plain = self.add(f"forward/{weight}", linear, x, weight, *beside)
+        if weight + BIAS in self.shapes:
+            plain = self.add(f"forward/{weight}.biased", layers.biased, plain, weight + BIAS)
         if weight not in self.adapted:
             return plain
         low = self.add(f"forward/{weight}{LORA_A}", linear, x, weight + LORA_A)
@@ -149,8 +160,10 @@ class _List:
     def linear_back(self, weight: str, slope: str, x: str, *beside: str, part: Any = ...) -> str:
         """`part` of the slope is the one along this layer's output."""
         self.weight_back(weight, slope, x, part)
+        if weight + BIAS in self.shapes:
+            self.add(f"slope/{weight}{BIAS}", partial(_part_back, part, layers.bias_back), slope)
         back = partial(_of_tokens, self.tokens, layers.linear_back)
-        plain = self.add(f"slope/{weight}.x", partial(_input_back, part, back), slope, weight, *beside)
+        plain = self.add(f"slope/{weight}.x", partial(_part_back, part, back), slope, weight, *beside)
         if weight not in self.adapted:
             return plain
         low = f"{self.group}/forward/{weight}{LORA_A}"
@@ -166,18 +179,27 @@ class _List:
         return self.add(f"slope/{name or weight}", back, slope, x)
 
     def normed(self, name: str, x: str) -> str:
-        found = partial(layers.statistics, is_centred=self.is_gpt, epsilon=self.model.norm_epsilon_nano / 1e9)
+        epsilon, (width,) = self.model.norm_epsilon_nano / 1e9, self.shapes[f"{name}.weight"]
+        found = partial(layers.statistics, is_centred=self.is_gpt, epsilon=epsilon, width=width)
         statistics = self.add(f"forward/{name}.statistics", found, x)
         bias = [f"{name}.bias"] if self.is_gpt else []
-        return self.add(f"forward/{name}", layers.normed, x, statistics, f"{name}.weight", *bias)
+        if self.is_gemma:
+            self.add(f"forward/{name}.gain", layers.gain, f"{name}.weight")
+        return self.add(f"forward/{name}", layers.normed, x, statistics, self.gain(name), *bias)
 
-    def normed_back(self, name: str, slope: str, x: str, *beside: str) -> str:
-        statistics = f"{self.group}/forward/{name}.statistics"
-        self.add(f"slope/{name}.weight", layers.normed_weight_back, slope, x, statistics)
+    def gain(self, name: str) -> str:
+        """What a norm multiplies by."""
+        return f"{self.group}/forward/{name}.gain" if self.is_gemma else f"{name}.weight"
+
+    def normed_back(self, name: str, slope: str, x: str, *beside: str, part: Any = ...) -> str:
+        """`part` of the slope is the one along this norm's output."""
+        statistics, (width,) = f"{self.group}/forward/{name}.statistics", self.shapes[f"{name}.weight"]
+        of_weight = partial(_part_back, part, partial(layers.normed_weight_back, width=width))
+        self.add(f"slope/{name}.weight", of_weight, slope, x, statistics)
         if self.is_gpt:
-            self.add(f"slope/{name}.bias", layers.normed_bias_back, slope)
-        back = partial(layers.normed_back, is_centred=self.is_gpt)
-        return self.add(f"slope/{name}.x", back, slope, x, statistics, f"{name}.weight", *beside)
+            self.add(f"slope/{name}.bias", layers.bias_back, slope)
+        back = partial(_part_back, part, partial(layers.normed_back, is_centred=self.is_gpt))
+        return self.add(f"slope/{name}.x", back, slope, x, statistics, self.gain(name), *beside)
 
 
 def _group(to: _List, rows: slice) -> None:
@@ -186,8 +208,11 @@ def _group(to: _List, rows: slice) -> None:
     inputs = to.add("inputs", partial(_inputs, rows), TOKENS)
     targets = to.add("targets", partial(_targets, rows), TOKENS)
     x = to.add("forward/embed", partial(_of_tokens, to.tokens, layers.embedded), inputs, "embed")
+    scale = partial(layers.scaled, np.float32(math.sqrt(model.width)))
     if to.is_gpt:
         x = to.add("forward/position", layers.placed, x, "position")
+    if to.is_gemma:
+        x = to.add("forward/embed.scaled", scale, x)
     backs: list[Back] = []
     for layer in range(model.layers):
         for part in (_attention, _mlp):
@@ -212,6 +237,8 @@ def _group(to: _List, rows: slice) -> None:
         slope = back(slope)
     if to.is_gpt:
         to.add("slope/position", partial(layers.placed_back, context=model.context), slope)
+    if to.is_gemma:
+        slope = to.add("slope/embed.x", scale, slope)
     if model.is_tied:
         to.add("slope/embed", layers.embedded_back, slope, inputs, on_head)
     else:
@@ -227,11 +254,13 @@ def _group(to: _List, rows: slice) -> None:
 def _attention(to: _List, at: str, x: str) -> tuple[str, Back]:
     """x + out(attention(norm(x)))."""
     model = to.model
-    head = model.width // model.heads
-    attention = Attention(model.heads, model.kv_heads, head, model.context, model.rope_theta)
+    attention = Attention(model.heads, model.kv_heads, model.head, model.context, model.rope_theta)
     weights = ["qkv"] if to.is_gpt else ["q", "k", "v"]
     h = to.normed(f"{at}norm1", x)
-    qkv = [to.linear(f"{at}attention.{weight}", h) for weight in weights]
+    plain = [to.linear(f"{at}attention.{weight}", h) for weight in weights]
+    norms = [f"{at}attention.{weight}_norm" for weight in weights]
+    is_normed = [f"{norm}.weight" in to.shapes for norm in norms]
+    qkv = [to.normed(norm, x) if one else x for norm, x, one in zip(norms, plain, is_normed, strict=True)]
     mixed = to.add(f"forward/{at}attention", attention.forward, *qkv)
 
     def back(beside: str) -> str:
@@ -239,9 +268,12 @@ def _attention(to: _List, at: str, x: str) -> tuple[str, Back]:
         slope = to.add(f"slope/{at}attention.x", attention.back, slope, *qkv)
         edges = [0, *attention.edges] if len(weights) == 3 else [0, None]
         along: list[str] = []
-        for weight, first, last in zip(weights, edges, edges[1:], strict=False):
-            part = np.s_[:, first:last]
-            along = [to.linear_back(f"{at}attention.{weight}", slope, h, *along, part=part)]
+        for number, weight in enumerate(weights):
+            own = slope
+            part: Any = np.s_[:, edges[number] : edges[number + 1]]
+            if is_normed[number]:
+                own, part = to.normed_back(norms[number], slope, plain[number], part=part), ...
+            along = [to.linear_back(f"{at}attention.{weight}", own, h, *along, part=part)]
         return to.normed_back(f"{at}norm1", along[0], x, beside)
 
     return to.linear(f"{at}attention.out", mixed, x), back
@@ -252,7 +284,11 @@ def _mlp(to: _List, at: str, x: str) -> tuple[str, Back]:
     h = to.normed(f"{at}norm2", x)
     weights = ["mlp.up"] if to.is_gpt else ["mlp.gate", "mlp.up"]
     wide = [to.linear(f"{at}{weight}", h) for weight in weights]
-    forward, backward = (layers.gelu, layers.gelu_back) if to.is_gpt else (layers.gated, layers.gated_back)
+    forward: Callable[..., Array] = layers.gelu if to.is_gpt else layers.gated
+    backward: Callable[..., Array] = layers.gelu_back if to.is_gpt else layers.gated_back
+    if to.is_gemma:
+        forward, backward = layers.geglu, layers.geglu_back
+        wide.append(to.add(f"forward/{at}mlp.tanh", layers.gelu_tanh, wide[0]))
     active = to.add(f"forward/{at}mlp", forward, *wide)
 
     def back(beside: str) -> str:
@@ -301,8 +337,8 @@ def _scaled_part(part: Any, scale: np.float32, slope: Array) -> Array:
     return layers.scaled(scale, slope[part])
 
 
-def _input_back(part: Any, back: Callable[..., Array], slope: Array, weight: Array, *beside: Array) -> Array:
-    return back(slope[part], weight, *beside)
+def _part_back(part: Any, back: Callable[..., Array], slope: Array, *others: Array) -> Array:
+    return back(slope[part], *others)
 
 
 def _of_tokens(tokens: int, function: Callable[..., Array], x_TX: Array, *others: Array) -> Array:

@@ -6,6 +6,7 @@ i mod 8, and the lanes added in order; what follows from a sum is computed in fl
 
     exp    x = n ln 2 + r: polynomial in r, times 2^n.                     below 1 unit in the last place
     erf    x P(x^2) up to 475/512, 1 - exp(-x Q(x)) above.                 below 2 units
+    tanh   1 - 2 / (1 + exp(2 x)).                                         below 2^-22, absolute
 Zero takes the place of results of exp below 2^-126.
 
 All arrays are C-contiguous; the Python around them (operators) checks sizes.
@@ -56,6 +57,8 @@ _N0, _N1, _N2 = _F(-5.96761703e-4), _F(4.99119423e-3), _F(-2.67681349e-2)
 _N3, _N4, _N5 = _F(1.12819925e-1), _F(-3.76125336e-1), _F(1.28379166e-1)
 _R0, _R1, _R2, _R3 = _F(-1.72853470e-5), _F(3.83197126e-4), _F(-3.88396438e-3), _F(2.42546219e-2)
 _R4, _R5, _R6 = _F(-1.06777877e-1), _F(-6.34846687e-1), _F(-1.28717512e-1)
+_TWO, _TANH_1, _TANH_3 = _F(2), _F(1.5957691216057308), _F(0.0713548162726009)  # 2 sqrt(2/pi) * (1, 0.044715)
+_SLOPE_0, _SLOPE_2 = _F(0.7978845608028654), _F(0.10703222440890136)  # sqrt(2/pi) * (1, 3 * 0.044715)
 _ROOT_HALF, _DENSITY = _F(0.70710678118654752), _F(0.39894228040143268)  # sqrt(1/2), 1/sqrt(2 pi)
 
 
@@ -121,6 +124,34 @@ def gated_back(
         along = share * (_ONE + gate * (_ONE - share))
         gate_slope_X[i] = (slope_X[i] * up_X[i]) * along
         up_slope_X[i] = slope_X[i] * (gate * share)
+
+
+@compiled(None, READ_1, FILL_1)
+def gelu_tanh(x_X: Floats, out_X: Floats) -> None:
+    """tanh(sqrt(2 / pi) (x + 0.044715 x^3)), which stands for erf in the approximate GELU."""
+    for i in range(len(x_X)):
+        x = x_X[i]
+        out_X[i] = _ONE - np.divide(_TWO, _ONE + exp(x * (_TANH_1 + (x * x) * _TANH_3)))
+
+
+@compiled(None, READ_1, READ_1, READ_1, FILL_1)
+def geglu(gate_X: Floats, up_X: Floats, tanh_X: Floats, out_X: Floats) -> None:
+    """(gate * (1 + tanh) / 2) * up."""
+    for i in range(len(gate_X)):
+        out_X[i] = ((gate_X[i] * _HALF) * (_ONE + tanh_X[i])) * up_X[i]
+
+
+@compiled(None, READ_1, READ_1, READ_1, READ_1, FILL_1, FILL_1)
+def geglu_back(
+    gate_X: Floats, up_X: Floats, tanh_X: Floats, slope_X: Floats, gate_slope_X: Floats, up_slope_X: Floats
+) -> None:
+    """The slopes of `geglu` along its gate, of which tanh is a function, and along its other factor."""
+    for i in range(len(gate_X)):
+        half, tanh = gate_X[i] * _HALF, tanh_X[i]
+        inner = _SLOPE_0 + (gate_X[i] * gate_X[i]) * _SLOPE_2
+        along = _HALF * (_ONE + tanh) + (half * (_ONE - tanh * tanh)) * inner
+        gate_slope_X[i] = (slope_X[i] * up_X[i]) * along
+        up_slope_X[i] = slope_X[i] * (half * (_ONE + tanh))
 
 
 @compiled(DOUBLE, READ_1, READ_1, INT)

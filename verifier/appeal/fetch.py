@@ -44,7 +44,12 @@ def evidence_bytes_max(spec: RunSpec) -> int:
     """
     layout, model, local = layout_of(spec.model), spec.model, spec.rule.local
     tokens = spec.rule.most_sequences_per_round * (model.context + 1)
-    widest = max(model.vocabulary, 3 * model.width, 2 * model.hidden, model.heads * model.context)
+    widest = max(
+        model.vocabulary,
+        3 * max(model.width, model.mixed_width),
+        2 * model.hidden,
+        model.heads * model.context,
+    )
     sources = 8 * layout.parameters + 8 * layout.blocks * BLOCK_SIZE + rest_bytes(spec, spec.rounds)
     if not spec.rule.is_gradient:
         states = 1 + spec.rule.segments if spec.rule.carries_inner else 2

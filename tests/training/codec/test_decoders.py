@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from assay.protocol.errors import ConfigError
-from assay.protocol.params import ComputeSpec, ModelSpec, Precision, model_faults
+from assay.protocol.params import ComputeSpec, Family, ModelSpec, Precision, model_faults
 from assay.training.exact import initial_parameters
 from assay.training.execution.execution_class import execution_class
 from assay.training.layout import Layout, layout_of
@@ -32,6 +32,10 @@ FAMILIES = {
     "llama": LLAMA,
     "llama, tied": replace(LLAMA, is_tied=True, rope_theta=500_000, norm_epsilon_nano=1000),
     "llama, a key for every head": replace(LLAMA, kv_heads=6),
+    "llama, heads of their own width": replace(LLAMA, head_width=6),
+    "qwen2": replace(LLAMA, family=Family.QWEN2),
+    "qwen3": replace(LLAMA, family=Family.QWEN3, head_width=10),
+    "gemma": replace(LLAMA, family=Family.GEMMA, head_width=10, is_tied=True),
     "llama, one key for all": replace(LLAMA, kv_heads=1),
 }
 every_family = pytest.mark.parametrize("model", FAMILIES.values(), ids=FAMILIES.keys())
@@ -64,12 +68,14 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 def plain_logits(model: ModelSpec, layout: Layout, theta: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """One sequence, head by head and position by position in float64: slow, and nothing shared with ours."""
-    p, width, size = parts_of(layout, theta), model.width, model.width // model.heads
-    epsilon, is_llama = model.norm_epsilon_nano / 1e9, model.family.name == "LLAMA"
+    p, size = parts_of(layout, theta), model.head_width or model.width // model.heads
+    epsilon, family = model.norm_epsilon_nano / 1e9, model.family.name
+    is_llama = family != "GPT"
 
     def norm(x, name):
         if is_llama:
-            return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * p[name + ".weight"]
+            gain = p[name + ".weight"] + (family == "GEMMA")
+            return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * gain
         centred = x - x.mean(-1, keepdims=True)
         scale = np.sqrt((centred * centred).mean(-1, keepdims=True) + epsilon)
         return centred / scale * p[name + ".weight"] + p[name + ".bias"]
@@ -82,19 +88,24 @@ def plain_logits(model: ModelSpec, layout: Layout, theta: np.ndarray, tokens: np
             turned[i], turned[i + size // 2] = pair.real, pair.imag
         return turned
 
-    x = p["embed"][tokens] + (0 if is_llama else p["position"][: len(tokens)])
+    x = p["embed"][tokens] * (math.sqrt(model.width) if family == "GEMMA" else 1)
+    x = x + (0 if is_llama else p["position"][: len(tokens)])
     for layer in range(model.layers):
         at = f"layer{layer}."
         h = norm(x, at + "norm1")
         if is_llama:
-            q, k, v = (h @ p[at + f"attention.{part}"].T for part in "qkv")
+            q, k, v = (
+                h @ p[at + f"attention.{part}"].T + p.get(at + f"attention.{part}.bias", 0) for part in "qkv"
+            )
         else:
             q, k, v = np.split(h @ p[at + "attention.qkv"].T, 3, axis=1)
-        mixed = np.zeros((len(tokens), width))
+        mixed = np.zeros((len(tokens), model.heads * size))
         for head in range(model.heads):
             shared = head // (model.heads // model.kv_heads)
             own, others = slice(head * size, (head + 1) * size), slice(shared * size, (shared + 1) * size)
             qs, ks = q[:, own], k[:, others]
+            if family == "QWEN3":
+                qs, ks = norm(qs, at + "attention.q_norm"), norm(ks, at + "attention.k_norm")
             if is_llama:
                 qs = np.stack([rotate(one, at_) for at_, one in enumerate(qs)])
                 ks = np.stack([rotate(one, at_) for at_, one in enumerate(ks)])
@@ -106,7 +117,9 @@ def plain_logits(model: ModelSpec, layout: Layout, theta: np.ndarray, tokens: np
         up = h @ p[at + "mlp.up"].T
         if is_llama:
             gate = h @ p[at + "mlp.gate"].T
-            x = x + (gate / (1 + np.exp(-gate)) * up) @ p[at + "mlp.down"].T
+            inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+            gelu, silu = gate / 2 * (1 + np.tanh(inner)), gate / (1 + np.exp(-gate))
+            x = x + ((gelu if family == "GEMMA" else silu) * up) @ p[at + "mlp.down"].T
         else:
             erf = np.vectorize(math.erf)
             x = x + (up * (1 + erf(up / math.sqrt(2))) / 2) @ p[at + "mlp.down"].T

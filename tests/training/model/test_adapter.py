@@ -15,7 +15,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from assay.protocol.errors import ConfigError
-from assay.protocol.params import AdapterSpec, ComputeSpec, Precision, Target, check_spec, model_faults
+from assay.protocol.params import (
+    AdapterSpec,
+    ComputeSpec,
+    Family,
+    Precision,
+    Target,
+    check_spec,
+    model_faults,
+)
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.specs import FLOAT32_WHOLE, a_spec
 from assay.training.exact import initial_factors, initial_parameters
@@ -44,6 +52,13 @@ WHOLE = llama_spec(vocabulary=70, layers=2, width=48, heads=6, kv_heads=2, hidde
 Q_AND_V = AdapterSpec(rank=4, alpha=6, targets=(Target.Q, Target.V))
 MODEL = replace(WHOLE, adapter=Q_AND_V)
 ALL_SEVEN = replace(WHOLE, adapter=replace(Q_AND_V, targets=tuple(Target)))
+BASES = {
+    "q, v": MODEL,
+    "all seven": ALL_SEVEN,
+    "qwen2": replace(ALL_SEVEN, family=Family.QWEN2),
+    "qwen3": replace(ALL_SEVEN, family=Family.QWEN3, head_width=10),
+    "gemma": replace(ALL_SEVEN, family=Family.GEMMA, head_width=10, is_tied=True),
+}
 TOKENS = np.random.default_rng(2).integers(0, 70, (4, 17))
 HALF = ComputeSpec(dtype=Precision.BFLOAT16, micro_sequences=2)
 
@@ -54,7 +69,7 @@ def a_base(model=WHOLE) -> np.ndarray:
 
 
 def frozen_of(model) -> Frozen:
-    return Frozen(frozen_layout(model), a_base())
+    return Frozen(frozen_layout(model), a_base(model.whole))
 
 
 def factors_of(model, shift: float = 0.02) -> np.ndarray:
@@ -226,7 +241,7 @@ def test_flop_are_those_that_torch_counts_but_for_the_first_layers_input():
 
 def a_delivery(folder: Path, model, theta: np.ndarray) -> None:
     """The base, the adapter and the merged model, as bundle/write.py writes the last two."""
-    for name, flat in (("base", a_base()), ("model", merged(model, frozen_of(model), theta))):
+    for name, flat in (("base", a_base(model.whole)), ("model", merged(model, frozen_of(model), theta))):
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(export_config(model.whole, None)))
         tensors = export_tensors(model.whole, flat)
@@ -249,7 +264,7 @@ def test_factors_have_pefts_names_and_the_merged_folder_is_a_base_for_the_next_r
     assert np.array_equal(read_theta(tmp_path / "model", WHOLE), merged(MODEL, frozen_of(MODEL), theta))
 
 
-@pytest.mark.parametrize("model", [MODEL, ALL_SEVEN], ids=["q, v", "all seven"])
+@pytest.mark.parametrize("model", BASES.values(), ids=BASES.keys())
 def test_peft_loads_the_adapter_beside_its_base_and_computes_what_we_do(model, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     transformers = pytest.importorskip("transformers", reason="needs transformers (pip install 'assay[hf]')")

@@ -9,7 +9,7 @@ import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from assay.protocol.params import ModelSpec
+from assay.protocol.params import Family, ModelSpec
 from assay.testing.specs import FLOAT32_WHOLE, a_model
 from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
@@ -19,6 +19,11 @@ from assay.training.model.presets import llama_spec
 
 LLAMA = llama_spec(layers=2, width=64, heads=4, kv_heads=2, hidden=96, context=32)
 TIED = replace(a_model(), is_tied=True)
+LLAMA_STYLE = [
+    replace(LLAMA, family=Family.QWEN2),
+    replace(LLAMA, family=Family.QWEN3, head_width=20),
+    replace(LLAMA, family=Family.GEMMA, head_width=20, is_tied=True),
+]
 TOLERANCE = 0.001  # torch counts the same products, and nothing is rounded
 
 
@@ -39,7 +44,7 @@ def test_a_head_of_its_own_costs_no_more_than_a_tied_one_and_grouped_keys_cost_l
     assert weights_per_token(LLAMA) == 2 * (grouped + 3 * 64 * 96) + 256 * 64
 
 
-@pytest.mark.parametrize("model", [a_model(), TIED, a_model(layers=3, context=64), LLAMA])
+@pytest.mark.parametrize("model", [a_model(), TIED, a_model(layers=3, context=64), LLAMA, *LLAMA_STYLE])
 def test_torch_counts_as_much_in_a_forward_and_backward_pass(model: ModelSpec):
     layout = layout_of(model)
     theta = initial_parameters(7, layout.names, layout.shapes)

@@ -29,6 +29,11 @@ MODELS = {
     "gpt, tied": replace(GPT, is_tied=True, hidden=72),
     "llama": LLAMA,
     "llama, tied": replace(LLAMA, is_tied=True, rope_theta=500_000, norm_epsilon_nano=1000),
+    "llama, heads of their own width": replace(LLAMA, head_width=10),
+    "qwen3": replace(LLAMA, family=Family.QWEN3, head_width=10),
+    "gemma": replace(LLAMA, family=Family.GEMMA, head_width=10, is_tied=True),
+    "gemma, a head of its own": replace(LLAMA, family=Family.GEMMA),
+    "qwen2": replace(LLAMA, family=Family.QWEN2, is_tied=True, rope_theta=10**6),
 }
 every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
 TOKENS = np.random.default_rng(2).integers(0, 70, (3, 16))
@@ -102,14 +107,43 @@ def test_codes_of_a_quantised_matrix_are_not_taken_for_weights(tmp_path, kind):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "mamba"}, 'model_type is "mamba", expected one of llama, mistral, gpt2'),
+        (
+            {"model_type": "mamba"},
+            'model_type is "mamba", expected one of llama, mistral, qwen2, qwen3, gemma, gpt2',
+        ),
+        ({"model_type": ["llama"]}, "expected one of llama"),
+        (
+            {"model_type": "gemma2"},
+            "soft caps, and every other layer attends over a window.*, expected one of",
+        ),
+        ({"model_type": "gemma3_text"}, "most of its layers attend over a window"),
+        ({"model_type": "gemma", "hidden_act": "silu"}, "hidden_act is silu, only gelu_pytorch_tanh"),
+        (
+            {"model_type": "gemma", "hidden_activation": "relu"},
+            "hidden_activation is relu, only gelu_pytorch",
+        ),
+        (
+            {"model_type": "gemma", "hidden_act": "gelu", "use_bidirectional_attention": True},
+            "use_bidirectional_attention is True, only False",
+        ),
         ({"hidden_act": "gelu"}, "hidden_act is gelu, only silu"),
         ({"model_type": "mistral", "sliding_window": 0}, "context"),
         ({"model_type": "mistral", "sliding_window": "wide"}, "invalid literal"),
         ({"attention_bias": True}, "attention_bias is True"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_type is default, llama3"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type is yarn"),
-        ({"head_dim": 16}, "head_dim times num_attention_heads is not hidden_size"),
+        ({"head_dim": 15}, "head_width is 15, rotation needs an even number"),
+        ({"head_dim": 0}, "head_dim is 0, expected at least 1"),
+        ({"head_dim": 2**31 + 2}, "head_width is 2147483650, expected at most 2147483648"),
+        ({"vocab_size": 10**30}, f"vocabulary is {10**30}, expected at most"),
+        ({"num_attention_heads": 0}, "heads is 0, expected at least 1"),
+        ({"num_key_value_heads": -2}, "kv_heads is -2, expected at least 1"),
+        ({"rope_scaling": 5}, "rope_scaling is 5, expected an object or null"),
+        ({"model_type": "qwen2", "use_sliding_window": "no"}, "use_sliding_window is 'no', expected true or"),
+        (
+            {"model_type": "qwen2", "rope_scaling": {"type": "yarn", "factor": 4.0}},
+            "rope_type is default, yarn",
+        ),
         ({"num_key_value_heads": 4}, "heads 6 must be a multiple of kv_heads"),
         ({"hidden_size": "wide"}, "invalid literal"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config is written; only plain"),
@@ -229,6 +263,77 @@ def test_a_mistral_is_started_from_exactly_up_to_its_window(transformers, window
 
     assert (model.family, model.context) == (Family.LLAMA, context)
     assert np.abs(found - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("Llama", {"head_dim": 10}),
+        ("Mistral", {"head_dim": 10}),
+        ("Qwen2", {}),
+        ("Qwen3", {"head_dim": 10}),
+        ("Gemma", {"head_dim": 10}),
+    ],
+)
+def test_a_llama_style_model_that_transformers_made_comes_back_as_it_was(
+    transformers, kind, changes, is_tied, tmp_path
+):
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=70, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=6,
+        num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=is_tied, pad_token_id=None,
+        **changes,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    theirs = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)  # norms, and biases are no longer zero
+        expected = theirs(torch.from_numpy(TOKENS)).logits.numpy()
+    theirs.save_pretrained(tmp_path / "theirs")
+
+    model = read_sizes(tmp_path / "theirs")
+    theta = read_theta(tmp_path / "theirs", model)
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "config.json").write_text(json.dumps(export_config(model, None)))
+    save_file(
+        export_tensors(model, theta), tmp_path / "ours" / "model.safetensors", metadata={"format": "pt"}
+    )
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
+
+    assert np.abs(logits(model, layout_of(model), theta, TOKENS) - expected).max() < 1e-5
+    assert type(again) is (transformers.LlamaForCausalLM if kind == "Mistral" else type(theirs))
+    weights = again.state_dict()
+    assert weights.keys() == theirs.state_dict().keys()
+    assert all(torch.equal(weights[name], one) for name, one in theirs.state_dict().items())
+
+
+def test_an_early_gemmas_name_of_its_activation_and_keys_left_out_mean_what_transformers_takes(
+    transformers, tmp_path
+):
+    sizes = {"vocab_size": 70, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2}
+    written = {"model_type": "gemma", **sizes, "num_attention_heads": 6, "num_key_value_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps({**written, "hidden_act": "gelu"}))
+
+    model, theirs = read_sizes(tmp_path), transformers.AutoConfig.from_pretrained(tmp_path)
+
+    assert (model.head, model.context, model.is_tied) == (256, 8192, True)
+    assert (theirs.head_dim, theirs.max_position_embeddings, theirs.tie_word_embeddings) == (256, 8192, True)
+    assert theirs.hidden_act == "gelu_pytorch_tanh"
+    (tmp_path / "config.json").write_text(json.dumps({**written, "model_type": "qwen3"}))
+    assert read_sizes(tmp_path).head == transformers.AutoConfig.from_pretrained(tmp_path).head_dim == 128
+
+
+@pytest.mark.parametrize("is_sliding", [False, True])
+def test_a_qwen2_is_started_from_up_to_the_window_that_it_uses(transformers, is_sliding, tmp_path):
+    config = transformers.Qwen2Config(
+        vocab_size=70, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=6,
+        num_key_value_heads=2, max_position_embeddings=64, use_sliding_window=is_sliding, sliding_window=8,
+        max_window_layers=1,
+    )  # fmt: skip
+    config.save_pretrained(tmp_path)
+
+    assert read_sizes(tmp_path).context == (8 if is_sliding else 64)
 
 
 def test_the_byte_tokenizer_is_one_that_transformers_reads(transformers, tmp_path):

@@ -13,7 +13,7 @@ import torch
 
 from assay.node.trainer import Trainer
 from assay.protocol.errors import ConfigError
-from assay.protocol.params import ComputeSpec, ModelSpec, Precision
+from assay.protocol.params import ComputeSpec, Family, ModelSpec, Precision
 from assay.protocol.types import NO_DIGEST
 from assay.testing.members import RUN_ID, a_digest, peer
 from assay.testing.signed import a_spec
@@ -27,7 +27,14 @@ from assay.training.model.loss import loss_and_gradient, use_one_thread
 from tests.training.model.test_adapter import ALL_SEVEN, TOKENS, factors_of, frozen_of
 from tests.training.model.test_replicas import KINDS, LLAMA, both
 
-MODELS = {"gpt": a_model(layers=2), "llama": LLAMA, "tied": replace(a_model(), is_tied=True)}
+MODELS = {
+    "gpt": a_model(layers=2),
+    "llama": LLAMA,
+    "tied": replace(a_model(), is_tied=True),
+    "qwen2": replace(LLAMA, family=Family.QWEN2),
+    "qwen3": replace(LLAMA, family=Family.QWEN3, head_width=24),
+    "gemma": replace(LLAMA, family=Family.GEMMA, head_width=24, is_tied=True),
+}
 
 
 def test_without_one_of_its_processes_a_pass_ends_in_an_error_and_the_others_end_with_the_first():

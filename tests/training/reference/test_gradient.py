@@ -33,9 +33,16 @@ MODELS = {
     "llama, tied": replace(LLAMA, is_tied=True, rope_theta=500_000, norm_epsilon_nano=1000),
     "llama, a key each": replace(LLAMA, kv_heads=6),
     "llama, one key": replace(LLAMA, kv_heads=1, heads=4, context=64),
+    "llama, heads of their own width": replace(LLAMA, head_width=10),
+    "qwen2": replace(LLAMA, family=Family.QWEN2),
+    "qwen3": replace(LLAMA, family=Family.QWEN3, head_width=10, kv_heads=1),
+    "gemma": replace(LLAMA, family=Family.GEMMA, head_width=10),
+    "gemma, tied": replace(LLAMA, family=Family.GEMMA, is_tied=True),
     "llama, narrow heads": llama_spec(layers=3, width=6, heads=3, kv_heads=1, hidden=5, context=7),
 }
 every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+NAMES = ("llama", "llama, tied", "llama, heads of their own width", "qwen2", "qwen3", "gemma")
+LLAMA_STYLE = {name: MODELS[name] for name in NAMES}
 MICRO = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=2)
 HALF = ComputeSpec(dtype=Precision.BFLOAT16, micro_sequences=0)
 TOLERANCE = 1e-5
@@ -86,7 +93,7 @@ def test_loss_and_gradient_are_those_of_float64(model):
     [(1, (Target.DOWN,)), (4, (Target.Q, Target.V)), (3, tuple(Target))],
     ids=["down", "q, v", "all seven"],
 )
-@pytest.mark.parametrize("base", [LLAMA, MODELS["llama, tied"]], ids=["llama", "llama, tied"])
+@pytest.mark.parametrize("base", LLAMA_STYLE.values(), ids=LLAMA_STYLE.keys())
 def test_an_adapters_gradient_is_that_of_float64_along_its_factors_alone(base, rank, targets):
     model = replace(base, adapter=AdapterSpec(rank=rank, alpha=5, targets=targets))
     _, whole, frozen_F, tokens = a_batch(base)

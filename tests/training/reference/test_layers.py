@@ -57,14 +57,14 @@ def test_a_norm_and_its_slopes_have_the_bits_of_the_definition(is_centred, width
         dx[t] = s * ((g - mean) - z * F(row_sum(wide(g) * wide(z)) / width))
         dw += dy[t] * z
 
-    found = layers.statistics(x, is_centred, epsilon)
+    found = layers.statistics(x, is_centred, epsilon, width=width)
 
     assert np.array_equal(layers.normed(x, found, w), y)
     assert np.array_equal(layers.normed(x, found, w, w), y + w)
     assert np.array_equal(layers.normed_back(dy, x, found, w, is_centred=is_centred), dx)
     assert np.array_equal(layers.normed_back(dy, x, found, w, dy, is_centred=is_centred), dy + dx)
-    assert np.array_equal(layers.normed_weight_back(dy, x, found), dw)
-    assert np.array_equal(layers.normed_bias_back(dy), np.add.accumulate(dy)[-1])
+    assert np.array_equal(layers.normed_weight_back(dy, x, found, width=width), dw)
+    assert np.array_equal(layers.bias_back(dy), np.add.accumulate(dy)[-1])
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,55 @@ def test_rotation_turns_pairs_half_a_head_apart_and_back():
 
     np.testing.assert_allclose(found, np.concatenate((turned.real, turned.imag), axis=2), atol=1e-6)
     np.testing.assert_allclose(attention._turned(found, -1), x, atol=1e-6)
+
+
+def test_geglu_and_its_slopes_have_the_bits_of_the_definition():
+    x, up, dy = drawn(1, 6, 21) * F(4), drawn(2, 6, 21), drawn(3, 6, 21)
+    a, b = F(2 * math.sqrt(2 / math.pi)), F(2 * math.sqrt(2 / math.pi) * 0.044715)
+    e = np.array([rows.exp(one) for one in (x * (a + (x * x) * b)).reshape(-1)], np.float32).reshape(x.shape)
+    t = F(1) - F(2) / (F(1) + e)
+    half = x * F(0.5)
+    inner = F(math.sqrt(2 / math.pi)) + (x * x) * F(3 * math.sqrt(2 / math.pi) * 0.044715)
+    along = F(0.5) * (F(1) + t) + (half * (F(1) - t * t)) * inner
+
+    found = layers.gelu_tanh(x)
+
+    assert np.array_equal(found, t)
+    true = np.tanh(math.sqrt(2 / math.pi) * (wide(x) + 0.044715 * wide(x) ** 3))
+    assert np.abs(found - true).max() < 2.0**-22
+    assert np.array_equal(layers.geglu(x, up, found), (half * (F(1) + t)) * up)
+    slopes = np.stack(((dy * up) * along, dy * (half * (F(1) + t))))
+    assert np.array_equal(layers.geglu_back(dy, x, up, found), slopes)
+    far = np.array([[-1e10, -100, 100, 1e10]], np.float32)
+    assert layers.gelu_tanh(far).tolist() == [[-1, -1, 1, 1]]
+
+
+@pytest.mark.parametrize("width", [1, 5])
+def test_a_norm_of_heads_is_that_of_each_heads_part_of_a_row(width):
+    x, w, wider = drawn(1, 4, 3 * width), drawn(2, width), drawn(3, 4, 3 * width + 2)
+    dy = wider[:, 2:]  # as the slopes of keys lie beside those of queries
+    parts = x.reshape(-1, width)
+    found = layers.statistics(x, False, 1e-5, width=width)
+    alone = layers.statistics(parts, False, 1e-5, width=width)
+
+    y, dx = layers.normed(x, found, w), layers.normed_back(dy, x, found, w, is_centred=False)
+    dw = layers.normed_weight_back(dy, x, found, width=width)
+
+    assert y.shape == dx.shape == x.shape
+    assert np.array_equal(y.reshape(-1, width), layers.normed(parts, alone, w))
+    rest = np.ascontiguousarray(dy).reshape(-1, width)
+    assert np.array_equal(dx.reshape(-1, width), layers.normed_back(rest, parts, alone, w, is_centred=False))
+    assert np.array_equal(dw, layers.normed_weight_back(rest, parts, alone, width=width))
+
+
+def test_a_bias_is_added_to_every_row_and_a_gain_is_1_more_than_its_weight():
+    x, b = drawn(1, 5, 7), drawn(2, 7)
+
+    assert np.array_equal(layers.biased(x, b), x + b)
+    assert np.array_equal(layers.bias_back(x[:, 2:5]), np.add.accumulate(x)[-1, 2:5])
+    assert np.array_equal(layers.gain(b), F(1) + b)
+    with pytest.raises(ValueError, match=r"shape \(6,\), expected \(7,\)"):
+        layers.biased(x, b[:6])
 
 
 def test_the_loss_and_its_slope_have_the_bits_of_the_definition():
