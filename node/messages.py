@@ -53,6 +53,7 @@ class TakeStep:
     base: int
     base_root: Digest
     left_ms: Annotated[int, Later()] = 0
+    seat: Annotated[int, Later()] = 0  # that its draws follow from, as its commit says it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,7 @@ class WorkAhead:
     base: int
     base_root: Digest
     left_ms: Annotated[int, Later()] = 0
+    seat: Annotated[int, Later()] = 0  # likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

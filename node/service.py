@@ -432,6 +432,7 @@ class Service:
                 base=commit.round + 1,
                 base_root=commit.momentum_after,
                 left_ms=self._left_ms(0.0),
+                seat=commit.seat,
             )
             await self.state_sync.child.call(request, AtRound)
         except (Unavailable, Diverged) as error:
@@ -470,6 +471,7 @@ class Service:
             base=accepted.base,
             base_root=accepted.momentum,
             left_ms=self._left_ms(trio.current_time() - self._began_s),
+            seat=run_state.drawing_seat(self.me.me),
         )
         return await self.state_sync.child.call(request, StepRecord)
 

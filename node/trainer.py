@@ -84,7 +84,7 @@ class Trainer(ComputeWorker):
         super().__init__(parameters, frozen_parameters(spec, base))
         self.spec, self.run_id, self.node = spec, run_id, node
         self.device, self.known_answers, self.own = device, known_answers, own
-        self._tasks_from = 0
+        self._tasks_from = self._seat = 0
         self._salt_key = salt_key
         self.layout = self.parameters.layout
         is_own = own != NO_OWN_DATA
@@ -125,6 +125,7 @@ class Trainer(ComputeWorker):
         """Do what a request asks for, see `ComputeWorker.answer`."""
         if isinstance(request, TakeStep | WorkAhead | RepeatStep):
             self._tasks_from = request.tasks_from
+            self._seat = request.commit.seat if isinstance(request, RepeatStep) else request.seat
         match request:
             case TakeStep():
                 place = int(request.round), request.parent, request.base, request.base_root
@@ -236,6 +237,7 @@ class Trainer(ComputeWorker):
             exec_class=execution_class(self.spec.compute, self.device),
             tokens=tokens,
             loss_micro=min(int(work.loss * 1e6), LOSS_MICRO_MAX),
+            seat=self._seat,
         )
         if expected not in (None, commit):
             raise Diverged(f"round {round_id} repeated leads to another commit")
@@ -319,11 +321,11 @@ class Trainer(ComputeWorker):
         """The sequences of a step of `tokens` tokens, at the parameters that its work starts from."""
         return step_batch(
             self.spec, self.layout, theta_P, self.tokens, self.node, round_id, tokens,
-            device=self.device, frozen=self.frozen, own=self.own,
+            device=self.device, frozen=self.frozen, own=self.own, seat=self._seat,
         )  # fmt: skip
 
     def _batch_root(self, round_id: int, tokens: int) -> Digest:
-        positions = batch_positions(self.spec, self.node, round_id, tokens, self.own)
+        positions = batch_positions(self.spec, self.node, round_id, tokens, self.own, self._seat)
         return batch_root(self.spec, positions, self.own)
 
     def is_task(self, round_id: int) -> bool:

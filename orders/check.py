@@ -36,6 +36,7 @@ from assay.protocol.types import NO_DIGEST, Address
 from assay.protocol.update_rule import BLOCK_SIZE, RuleSpec
 from assay.training.codec.contribution import contribution_bytes_max
 from assay.training.data.choices import Choices
+from assay.training.data.shards import DataManifest
 from assay.training.execution.execution_class import execution_class
 from assay.training.fragments import check_fragments
 from assay.training.layout import Layout, layout_of
@@ -104,6 +105,7 @@ def check_order(path: Path | None, on_bytes: OnBytes = nobody) -> OrderReport:
         + left_out_words(left_out),
         "strata": stratum_words(data, order.rule.aggregation.f),
         "own data": own_data_words(order),
+        "draws": draw_words(order, manifest, data),
         "chat": manifest.chat_words,
         "loss": loss_words(order),
         "compute": f"{order.compute.dtype}, "
@@ -205,6 +207,25 @@ def own_data_words(order: Order) -> str:
         f"{drawn:,} windows of them to its auditors and to nobody else. Without known-answer tasks, "
         "receipts, appeals and accusations"
     )
+
+
+def draw_words(order: Order, manifest: DataManifest, data: DataSpec) -> str:
+    """How often each source is drawn; empty where sequences are drawn by size and with replacement."""
+    if data.replaces and not data.mixture:
+        return ""
+    compute, bring = compute_spec(order), order.run.own_data
+    steps = order.run.rounds * (order.least_nodes - bring)
+    draws = steps * order.rule.sequences_per_round // compute.trained_per_window
+    portions = data.portions(bring, (order.sizes.context + 1) * compute.drawn_sequences)
+    total = sum(one.weight for one in portions)
+    passes = [draws * one.weight / total / len(one.numbers) for one in portions]
+    if not data.mixture:
+        return f"without replacement, {passes[0]:,.2f} passes over the sequences"
+    shares = (
+        f"{source.source} {one.weight / total:.1%} of the sequences, {count:,.2f} passes"
+        for source, one, count in zip(manifest.sources, portions, passes, strict=True)
+    )
+    return f"{'; '.join(shares)}; {order.train.sampling.replace('-', ' ')}"
 
 
 def accept_words(order: Order) -> str:

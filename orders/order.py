@@ -211,6 +211,7 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
             yield ConfigProblem(place, text, "evidence counts nothing without [verify] attestation")
     yield from _wrong_counts(order)
     yield from _wrong_domains(order)
+    yield from _wrong_weights(order)
     yield from _wrong_milestones(order)
     if order.verify.known_answers * 20 > run.rounds:
         reason = f"at most one step in 20 can be a known-answer task, and each node has {run.rounds} steps"
@@ -409,6 +410,31 @@ def _wrong_domains(order: Order) -> Iterator[ConfigProblem]:
         own = f", less {bring} with data of their own" if bring else ""
         reason = f"the sources have {sum(named)} seats together, expected the run's {order.seats}{own}"
         yield ConfigProblem(("data", 0, "seats"), named[0], reason)
+
+
+def _wrong_weights(order: Order) -> Iterator[ConfigProblem]:
+    """Sources of which some have weights and some not, weights that are no shares, or that seats override."""
+    has_seats = any(source.seats is not None for source in order.data)
+    if has_seats and not order.train.replaces:
+        reason = (
+            "a node that joins later is assigned its source by its key, where no two draw the same by their "
+            'seats alone; expected "with-replacement", or no [[data]] seats'
+        )
+        yield ConfigProblem(("train", "sampling"), order.train.sampling, reason)
+    weights = [source.weight for source in order.data if source.weight is not None]
+    if not weights:
+        return
+    for index, source in enumerate(order.data):
+        if source.weight is None:
+            reason = "another source has a weight; expected one for every source, or for none"
+            yield ConfigProblem(("data", index, "weight"), None, reason)
+    if has_seats:
+        reason = "nodes of a source's seats train on it alone, which its weight cannot change; expected none"
+        yield ConfigProblem(("data", 0, "weight"), order.data[0].weight, reason)
+    total = sum(scaled(weight, 3) for weight in weights)
+    if len(weights) == len(order.data) and total != 1000:
+        reason = f"the weights of all sources make {total / 1000:g} together, expected 1"
+        yield ConfigProblem(("data", 0, "weight"), weights[0], reason)
 
 
 def _wrong_counts(order: Order) -> Iterator[ConfigProblem]:

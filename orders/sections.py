@@ -140,6 +140,8 @@ class DataSection(Section):
     format: Format = "auto"
     field: Annotated[str, Field(min_length=1, max_length=128)] = "text"  # JSON key or Parquet column
     seats: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None  # whose nodes train on it, and on it alone
+    # share of the sequences that are drawn from it; left out: its share of the tokens
+    weight: Annotated[float, Field(gt=0, le=1), _finite_in(3)] | None = None
 
     @property
     def is_stdlib(self) -> bool:
@@ -215,6 +217,13 @@ class TrainSection(Section):
     grpo_reward: Literal[tuple(one.name.lower() for one in Reward)] | None = None  # type: ignore[valid-type]
     equalise: bool | None = None  # a gradient's rows and columns, brought nearer to one size
     validation_share: Annotated[float, Field(gt=0, lt=1), _finite_in(6)] = 0.05
+    # without-replacement: all nodes together draw a sequence again once they have been over all the others
+    sampling: Literal["with-replacement", "without-replacement"] = "with-replacement"
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a sequence may be drawn again before all others were drawn."""
+        return self.sampling == "with-replacement"
 
 
 class CommSection(Section):

@@ -29,9 +29,11 @@ from assay.protocol.params import (
     ModelSpec,
     MoneySpec,
     RunSpec,
+    SourceShare,
     Stratum,
     TimingSpec,
     check_spec,
+    sampling_faults,
     stratum_faults,
     windows_needed,
 )
@@ -175,8 +177,13 @@ def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
             " AND ".join(dict.fromkeys(one.licence for one in manifest.sources)), LICENCE_MAX, "licence"
         ),
         strata=_strata(order, manifest),
+        mixture=_mixture(order, manifest),
+        replaces=order.train.replaces,
     )
-    for fault in stratum_faults(data, seats=order.seats, window=drawn, windows_needed=count):
+    for fault in (
+        *stratum_faults(data, seats=order.seats, window=drawn, windows_needed=count),
+        *sampling_faults(data, window=drawn, windows_needed=count),
+    ):
         raise ConfigError(f"data: {fault}")
     return data
 
@@ -192,6 +199,15 @@ def _strata(order: Order, manifest: DataManifest) -> tuple[Stratum, ...]:
     if bring and not public:
         public = (Stratum(tokens=manifest.tokens, seats=order.seats - bring),)
     return (Stratum(tokens=0, seats=1),) * bring + public
+
+
+def _mixture(order: Order, manifest: DataManifest) -> tuple[SourceShare, ...]:
+    """How often each source is drawn; nothing where that follows from its size."""
+    return tuple(
+        SourceShare(tokens=source.tokens, weight_milli=scaled(section.weight, 3))
+        for section, source in zip(order.data, manifest.sources, strict=True)
+        if section.weight is not None
+    )
 
 
 def build_spec(

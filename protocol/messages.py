@@ -77,6 +77,7 @@ class Commit:
     exec_class: Digest
     tokens: int
     loss_micro: int  # mean loss over the batch, nats per token, times 10^6
+    seat: Annotated[int, Later()] = 0  # its node's, if draws follow from it: without replacement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

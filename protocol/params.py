@@ -12,9 +12,9 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 from assay.protocol.agreement.quorum import committee_size, faults_tolerated, opening_rounds, quorum
 from assay.protocol.calendar import Calendar
@@ -192,6 +192,22 @@ class Stratum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceShare:
+    """A source of the data, and how often a sequence is drawn from it."""
+
+    TAG: ClassVar[bytes] = b"assay/source-share/1"
+    tokens: int  # from where the source before it ends
+    weight_milli: int  # of a thousand draws, so many
+
+
+class Portion(NamedTuple):
+    """Windows that a node draws from, as numbers among those trained on."""
+
+    weight: int  # of as many draws as the weights of all its portions, so many
+    numbers: range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
     """The training set: one token stream, cut in two, committed by a Merkle root over its shards."""
 
@@ -206,6 +222,9 @@ class DataSpec:
     source: Annotated[str, Max(512)]
     licence: Annotated[str, Max(128)]
     strata: Annotated[tuple[Stratum, ...], Max(STRATA_MAX), Later()] = ()  # none: every node trains on all
+    # none: sources are drawn by their size
+    mixture: Annotated[tuple[SourceShare, ...], Max(STRATA_MAX), Later()] = ()
+    replaces: Annotated[bool, Later()] = True  # a window may be drawn again before all others were drawn
 
     def split(self, window: int) -> Split:
         """Which windows of this many tokens nodes train on, and which nobody does."""
@@ -213,8 +232,17 @@ class DataSpec:
 
     def training_windows(self, stratum: int, window: int) -> range:
         """The numbers, among the windows trained on, of a stratum's: none that holds another's tokens."""
-        first, end = self._windows(stratum, window)
-        return range(self.split(window).trained_before(first), self.split(window).trained_before(end))
+        return self._trained(self._windows(stratum, window), window)
+
+    def portions(self, stratum: int, window: int) -> tuple[Portion, ...]:
+        """What nodes of a stratum draw from: each source that has a weight, or all of their windows alike."""
+        if not self.mixture:
+            return (Portion(1, self.training_windows(stratum, window)),)
+        spans = (_span(self.mixture, number, window) for number in range(len(self.mixture)))
+        weights = (one.weight_milli for one in self.mixture)
+        return tuple(
+            Portion(weight, self._trained(span, window)) for weight, span in zip(weights, spans, strict=True)
+        )
 
     def held_out_windows(self, stratum: int, window: int) -> range:
         """The numbers, among the windows held out, of a stratum's."""
@@ -224,11 +252,18 @@ class DataSpec:
 
     def _windows(self, stratum: int, window: int) -> tuple[int, int]:
         """The first window of a stratum, and the one after its last; of everything without strata."""
-        if not self.strata:
-            return 0, self.tokens // window
-        begin = sum(one.tokens for one in self.strata[:stratum])
-        first = -(-begin // window)
-        return first, max(first, (begin + self.strata[stratum].tokens) // window)
+        return _span(self.strata, stratum, window) if self.strata else (0, self.tokens // window)
+
+    def _trained(self, span: tuple[int, int], window: int) -> range:
+        first, end = map(self.split(window).trained_before, span)
+        return range(first, end)
+
+
+def _span(parts: Sequence[Stratum] | Sequence[SourceShare], number: int, window: int) -> tuple[int, int]:
+    """The first window that lies wholly in a part of the stream, and the one after the last."""
+    begin = sum(one.tokens for one in parts[:number])
+    first = -(-begin // window)
+    return first, max(first, (begin + parts[number].tokens) // window)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -513,6 +548,20 @@ class RunSpec:
         """The numbers, among the windows trained on, of those that a node trains on."""
         return self.data.training_windows(self.stratum_of(node), self.window_tokens)
 
+    def portions(self, node: PeerId) -> tuple[Portion, ...]:
+        """What a node draws from that brings no data."""
+        return self.data.portions(self.stratum_of(node), self.window_tokens)
+
+    def first_draw(self, node: PeerId, round_id: int, seat: int) -> int:
+        """The number of a node's first draw in a round, where all draws are numbered: no two steps share one.
+
+        Each seat has as many in a round as the largest step takes, so what a smaller step or an absent node
+        leaves out is not drawn in that pass over the data. A node that brings data is alone with them.
+        """
+        _, in_line = self.in_line(round_id)
+        steps = in_line if self.brings_data(node) else in_line * self.seats + seat
+        return steps * self.most_windows_per_round
+
     @property
     def verifier_peers(self) -> tuple[PeerId, ...]:
         """The verifiers' protocol keys, ascending."""
@@ -758,6 +807,7 @@ def check_spec(spec: RunSpec) -> None:
             windows_needed=windows,
         ),
         *own_data_faults(spec),
+        *sampling_faults(spec.data, window=spec.window_tokens, windows_needed=windows),
     ):
         need(False, fault)
     need(
@@ -819,6 +869,36 @@ def stratum_faults(data: DataSpec, *, seats: int, window: int, windows_needed: i
         for number, count in enumerate(counts)
         if strata[number].seats and not strata[number].is_own and count < windows_needed
     )
+
+
+def sampling_faults(data: DataSpec, *, window: int, windows_needed: int) -> Iterator[str]:
+    """Errors in how windows are drawn from sources and strata, as text; none where they fit together.
+
+    Each source with a weight must have as many windows as are needed, of `window` tokens.
+    """
+    is_divided = sum(not one.is_own for one in data.strata) > 1
+    if is_divided and not data.replaces:
+        yield (
+            "who joins later is assigned its stratum by its key, not by its seat: strata are drawn with "
+            "replacement"
+        )
+    if not data.mixture or not data.split(window).held:
+        return
+    if is_divided:
+        yield "a node of a stratum draws from one source alone: expected strata, or weights of sources"
+    weights, tokens = (sum(getattr(one, name) for one in data.mixture) for name in ("weight_milli", "tokens"))
+    if (weights, tokens) != (1000, data.tokens) or min(one.weight_milli for one in data.mixture) < 1:
+        yield (
+            f"sources of {tokens} tokens weigh {weights} thousandths together, "
+            f"expected {data.tokens} and 1000, and 1 at least of each"
+        )
+        return
+    for number, one in enumerate(data.portions(0, window)):
+        if len(one.numbers) < windows_needed:
+            yield (
+                f"source {number} has {len(one.numbers)} windows of {window} tokens to train on, "
+                f"a step needs {windows_needed}: expected more of it, or no weights"
+            )
 
 
 def own_data_faults(spec: RunSpec) -> Iterator[str]:

@@ -46,6 +46,7 @@ class NodeRecord:
     """What the chain records about one node."""
 
     member: Member
+    seat: int = 0  # the number of its seat, which another may have had before
     joined_round: int = 0  # the first in which it may train
     has_left: bool = False  # itself, or idle until another took its seat, or borderline: for good
     heard_s: int = 0  # agreed time of its last accepted commit, or of its first round
@@ -262,6 +263,10 @@ class RunState:
             if self.nodes[node].is_seated and self.nodes[node].own == NO_OWN_DATA
         )
 
+    def drawing_seat(self, node: PeerId) -> int:
+        """The seat that a node's draws follow from; 0 where they follow from its key, with replacement."""
+        return 0 if self.spec.data.replaces else self.nodes[node].seat
+
     @property
     def free_seats(self) -> int:
         """Nodes that may join now, in free seats or in those of idle nodes."""
@@ -404,7 +409,7 @@ def start(spec: RunSpec, run_id: Digest) -> RunState:
         round=RoundId(0),
         parent=digest(spec),
         chain=Digest(hashlib.sha256(b"assay/chain/1" + run_id + digest(spec)).digest()),
-        nodes={member.peer: NodeRecord(member=member) for member in spec.nodes},
+        nodes={member.peer: NodeRecord(member=member, seat=seat) for seat, member in enumerate(spec.nodes)},
         verifiers={member.peer: VerifierRecord() for member in spec.verifiers},
         audits={},
         training_rounds=spec.rounds,

@@ -320,6 +320,10 @@ def _change_members(after: _After, run_state: RunState, manifest: Manifest) -> N
         )
     for node in _unseated(run_state, nodes):
         nodes[node] = replace(nodes[node], has_left=True)
+    taken = {one.seat for one in nodes.values() if one.is_seated and one.member not in votes}
+    free = (seat for seat in range(run_state.spec.seats) if seat not in taken)
+    for member, seat in zip(votes, free, strict=False):
+        nodes[member.peer] = replace(nodes[member.peer], seat=seat)
     if manifest.commits:
         for node in set(run_state.active) - {signed.commit.node for signed in manifest.commits}:
             nodes[node] = replace(nodes[node], missed=nodes[node].missed + 1)

@@ -116,7 +116,7 @@ def simulate(
         direction = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
         for node, peer in enumerate(peers):
             batch = step_batch(
-                run, layout, recent[0], tokens, peer, number, run.tokens_per_step, frozen=frozen
+                run, layout, recent[0], tokens, peer, number, run.tokens_per_step, frozen=frozen, seat=node
             )
             flips = sim.attack == "label-flip" and number >= sim.lies_from
             if flips and node >= honest_count:

@@ -81,9 +81,11 @@ def a_commit(name: str, run_state: RunState, **changes: Any) -> Commit:
         spec.step_sequences(tokens)
     except ValueError:  # a false claim, on the batch of the least step
         tokens = spec.tokens_per_step
+    seat = run_state.drawing_seat(node)
     facts = {
         "state": STATE if at % spec.state_every == 0 else NO_DIGEST,
-        "batch_root": batch_root(spec, batch_positions(spec, node, at, tokens)),
+        "batch_root": batch_root(spec, batch_positions(spec, node, at, tokens, seat=seat)),
+        "seat": seat,
         "momentum_before": _momentum_of(run_state, node),
     }
     return messages.next_commit(run_state, node, **{**facts, **changes})

@@ -344,7 +344,7 @@ def _commit(
     if spec.brings_data(node):
         raise IntegrityError("commit: its batch is of data that only its node has, which no receipt shows")
     try:
-        positions = batch_positions(spec, node, round_id, commit.tokens)
+        positions = batch_positions(spec, node, round_id, commit.tokens, seat=commit.seat)
     except ValueError as fault:
         raise IntegrityError(f"commit: {fault}") from None
     if commit.batch_root != batch_root(spec, positions):

@@ -373,7 +373,8 @@ def _check_public(
             f"state {commit.state.hex()[:16]} committed, the aggregates lead to {done.theta.hex()[:16]}"
         )
     own = _own_of(delivered, commit)
-    done.positions = batch_positions(spec, commit.node, int(commit.round), commit.tokens, own)
+    seat = delivered.run_states[-1].drawing_seat(commit.node)
+    done.positions = batch_positions(spec, commit.node, int(commit.round), commit.tokens, own, seat)
     root = batch_root(spec, done.positions, own)
     if commit.batch_root != root:
         done.faults.append(

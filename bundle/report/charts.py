@@ -20,6 +20,7 @@ from assay.chain.text.units import UNIT
 CURVE_COLUMNS = 300
 CURVE_WIDTH, CURVE_HEIGHT = 600, 160
 MEDIAN = "median of the nodes"
+AGREED = "held out, as verifiers agreed"
 BAND_SHARE = 0.25  # of the lines' range, that a band adds to the scale at each end, at most
 MICRO = 10**6
 # For a page with figures, whose own style defines the colours --ink, --soft, --line, --accent and --warn.
@@ -96,11 +97,14 @@ def charts_of(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> tuple[Char
 def _charts(report: TrainingReport, kind: LossKind) -> Iterator[Chart | None]:
     rounds = report.rounds
     spreads = {one.round: one.loss_micro for one in rounds if one.loss_micro is not None}
+    agreed = agreed_losses(report, kind)
+    measured = " Held out: by the last round of each epoch with a milestone, as the verifiers measured it."
     yield chart_of(
         kind.name[0].upper() + kind.name[1:],
-        f"{kind.unit.capitalize()}, of a round's accepted steps, as their nodes state and sign it.",
+        f"{kind.unit.capitalize()}, of a round's accepted steps, as their nodes state and sign it."
+        + (measured if agreed else ""),
         kind.unit,
-        {MEDIAN: medians_of(rounds)},
+        {MEDIAN: medians_of(rounds), **({AGREED: agreed} if agreed else {})},
         decimals=3,
         is_from_zero=False,
         band=_band({at: (one.lowest / MICRO, one.highest / MICRO) for at, one in spreads.items()}),
@@ -155,6 +159,16 @@ def _charts(report: TrainingReport, kind: LossKind) -> Iterator[Chart | None]:
 def medians_of(rounds: Sequence[RoundFigures]) -> dict[int, float]:
     """The median loss of each of these rounds that has one, in the loss's unit."""
     return {one.round: one.loss_micro.median / MICRO for one in rounds if one.loss_micro is not None}
+
+
+def agreed_losses(report: TrainingReport, kind: LossKind) -> dict[int, float]:
+    """The held-out loss that verifiers agreed on, by the last round of each epoch that has one.
+
+    None where it is another loss than the one of this kind, which nodes state.
+    """
+    if kind.held_out != kind:
+        return {}
+    return {one.last_round: one.score.loss_micro / MICRO for one in report.epochs if one.score is not None}
 
 
 def _each(rounds: Sequence[RoundFigures], value: Callable[[RoundFigures], float]) -> dict[int, float]:
@@ -282,7 +296,10 @@ def line_path(chart: Chart, line: Curve) -> str:
     for at, lowest, highest in line.points:
         for value in (highest, lowest) if highest > lowest else (highest,):
             parts.append(_place(chart, at, value))
-    return "M" + "L".join(parts if len(parts) > 1 else [*parts, f"4 {parts[0].split()[1]}"])
+    if len(parts) == 1:
+        x, y = parts[0].split()
+        parts.append(f"{4 if x == '0.0' else float(x) - 4:g} {y}")
+    return "M" + "L".join(parts)
 
 
 def band_path(chart: Chart) -> str:

@@ -14,7 +14,7 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from PIL import Image
 
-from assay.bundle.report.charts import MICRO
+from assay.bundle.report.charts import AGREED, MICRO, agreed_losses
 from assay.bundle.report.loss_kind import NEXT_TOKEN, LossKind
 from assay.bundle.report.training import TrainingReport
 
@@ -32,6 +32,8 @@ def picture(report: TrainingReport, report_digest: str, kind: LossKind = NEXT_TO
         figure = Figure(figsize=(8, 3.6), layout="constrained")
         axes = figure.subplots()
         axes.plot(at, medians, "-" if len(at) > 1 else "o", color="#0b5d5a", label="median of the nodes")
+        if agreed := agreed_losses(report, kind):
+            axes.plot([*agreed], [*agreed.values()], "o--", color="#9a3b12", label=AGREED)
         low, high = axes.get_ylim()
         axes.fill_between(
             at,

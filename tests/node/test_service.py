@@ -71,6 +71,29 @@ def test_a_trainer_is_told_from_which_round_on_the_nodes_tasks_are_false():
     assert asked(replace(run_state, nodes={**run_state.nodes, NORA: record})).tasks_from == 3
 
 
+def test_a_trainer_is_told_its_seat_where_draws_follow_from_it():
+    data = replace(a_history().spec.data, replaces=False)
+    run_state = a_history(data=data)
+    record = replace(run_state.nodes[NORA], seat=5)
+    moved = replace(run_state, nodes={**run_state.nodes, NORA: record})
+
+    assert asked(moved).seat == 5
+    assert asked(replace(moved, spec=a_history().spec)).seat == 0
+    ahead = []
+    me = SimpleNamespace(me=NORA, spec=moved.spec)
+
+    async def call(request, _answer):
+        ahead.append(request)
+
+    service = SimpleNamespace(
+        me=me, tasks=Tasks(node=NORA, root=a_digest("list"), shown={}), _left_ms=lambda _: 0,
+        follower=SimpleNamespace(run_state=moved),
+        state_sync=SimpleNamespace(child=SimpleNamespace(call=call)),
+    )  # fmt: skip
+    trio.run(Service._work_ahead, service, a_signed_commit("nora", run_state, seat=5).commit)
+    assert [request.seat for request in ahead] == [5]
+
+
 class Verifier:
     """A host whose one peer is a verifier; it records what comes, in order, and answers nothing."""
 

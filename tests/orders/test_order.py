@@ -163,9 +163,9 @@ def test_the_quickstart_is_the_default_order_with_known_answer_tasks():
         ('[budget]\namount = "lots"', 'expected "auto" or a whole number of token units above 0'),
         ("[budget]\namount = 5.0", 'expected "auto" or a whole number of token units above 0'),
         (
-            "[budget]\namount = 3071999",
-            "run.toml: [budget] amount = 3071999: the run can cost 3.072000 aUSD (3072000 units), "
-            "this pays for 3.071999 aUSD (3071999 units)",
+            "[budget]\namount = 3583999",
+            "run.toml: [budget] amount = 3583999: the run can cost 3.584000 aUSD (3584000 units), "
+            "this pays for 3.583999 aUSD (3583999 units)",
         ),
         ("x", "run.toml: is not TOML: "),
         ("[run]\nrounds = 1\nrounds = 2", "run.toml: is not TOML: "),
@@ -333,8 +333,8 @@ def test_what_an_order_waits_for_is_what_its_method_and_its_escrow_are_made_for(
     [
         ({"accept.share": 0.2}, "accept] share = 0.2: expected both or neither"),
         ({"accept.held_out": {"1": 2.5}}, "accept] share = 0.0: expected both or neither"),
-        ({"accept.share": 0.2, "accept.held_out": {"6": 2.5}}, "no such epoch; epochs are 0 to 5"),
-        ({"accept.share": 0.2, "accept.held_out": {"01": 2.5}}, "no such epoch; epochs are 0 to 5"),
+        ({"accept.share": 0.2, "accept.held_out": {"7": 2.5}}, "no such epoch; epochs are 0 to 6"),
+        ({"accept.share": 0.2, "accept.held_out": {"01": 2.5}}, "no such epoch; epochs are 0 to 6"),
         ({"accept.share": 0.6, "accept.held_out": {"1": 2.5}}, "share = 0.6: expected at most 0.5"),
         ({"accept.share": 0.2, "accept.held_out": {"1": 0.0}}, "1 = 0.0: expected more than 0.0"),
         (
@@ -346,7 +346,7 @@ def test_what_an_order_waits_for_is_what_its_method_and_its_escrow_are_made_for(
             "accuracy needs items; expected [evaluate] choices",
         ),
         ({"accept.share": 0.2, "accept.acc_norm": {"1": 0.5}}, "accuracy needs items; expected [evaluate]"),
-        ({"accept.share": 0.2, "accept.acc": {"6": 0.5}}, "acc] 6 = 0.5: no such epoch; epochs are 0 to 5"),
+        ({"accept.share": 0.2, "accept.acc": {"7": 0.5}}, "acc] 7 = 0.5: no such epoch; epochs are 0 to 6"),
         ({"accept.share": 0.2, "accept.acc": {"1": 1.1}}, "1 = 1.1: expected at most 1"),
         ({"accept.share": 0.2, "accept.acc_norm": {"1": 0.0}}, "1 = 0.0: expected more than 0"),
         ({"evaluate.choices": "none.jsonl"}, "none.jsonl: cannot be read"),
@@ -414,7 +414,7 @@ def test_an_automatic_budget_is_the_worst_case_and_five_percent_rounded_up():
 
 
 def test_a_budget_of_exactly_the_worst_case_is_enough():
-    assert load_order(None, {"budget.amount": 3_072_000}).budget_units() == 3_072_000
+    assert load_order(None, {"budget.amount": 3_584_000}).budget_units() == 3_584_000
 
 
 @given(st.integers(0, 10**9))

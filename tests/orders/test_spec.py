@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 from dataclasses import replace
 from fractions import Fraction
@@ -306,6 +307,76 @@ def test_a_stratum_too_small_for_one_step_is_refused_before_anybody_pays(tmp_pat
     (tmp_path / "1.txt").write_bytes(TEXT[:50])
     with pytest.raises(ConfigError, match="stratum 1 has 0 windows of 17 tokens to train on, a step needs 2"):
         check_order(order)
+
+
+def an_order_of_weights(folder: Path, *weights: float | None, sampling: str = "with-replacement") -> Path:
+    """An order with one text file for each of these weights."""
+    path = an_order_of_strata(folder, *(None for _ in weights))
+    lines = path.read_text().replace("sequences = 2\n", f'sequences = 2\nsampling = "{sampling}"\n')
+    for number, weight in enumerate(weights):
+        name = f'source = "{number}.txt"\n'
+        lines = lines.replace(name, name if weight is None else f"{name}weight = {weight}\n")
+    path.write_text(lines)
+    return path
+
+
+def test_a_source_with_a_weight_is_drawn_by_it(tmp_path):
+    path = an_order_of_weights(tmp_path, 0.125, 0.875, sampling="without-replacement")
+    order = load_order(path)
+    data = data_spec(order, collect_data(order, None))
+
+    assert [(one.tokens, one.weight_milli) for one in data.mixture] == [(4001, 125), (4002, 875)]
+    assert not data.replaces
+    said = check_order(path).rows["draws"]
+    # 60 rounds of 7 nodes with 2 sequences: 840 draws, of 235 and 211 windows
+    assert re.fullmatch(
+        r"0\.txt 12\.5% of the sequences, 0\.4\d passes; 1\.txt 87\.5% of the sequences, 3\.4\d passes; "
+        "without replacement",
+        said,
+    )
+    plain = check_order(an_order_of_weights(tmp_path, None, sampling="without-replacement")).rows
+    assert plain["draws"].startswith("without replacement, 3.")
+
+
+def test_without_weights_and_with_replacement_a_spec_says_nothing_of_draws(tmp_path):
+    order = load_order(an_order_of_weights(tmp_path, None, None))
+    data = data_spec(order, collect_data(order, None))
+
+    assert data.mixture == () and data.replaces
+    assert "draws" not in check_order(an_order_of_weights(tmp_path, None, None)).rows
+
+
+@pytest.mark.parametrize(
+    ("weights", "reason"),
+    [
+        ((0.5, None), "another source has a weight; expected one for every source, or for none"),
+        ((0.5, 0.501), "the weights of all sources make 1.001 together, expected 1"),
+        ((0.5, 0.49999), "expected at most 3 decimals"),
+        ((0.0, 1.0), "expected more than 0"),
+    ],
+)
+def test_weights_of_sources_are_shares_in_thousandths(tmp_path, weights, reason):
+    with pytest.raises(ConfigError, match=reason):
+        load_order(an_order_of_weights(tmp_path, *weights))
+
+
+def test_a_source_with_seats_has_no_weight_and_is_drawn_with_replacement(tmp_path):
+    path = an_order_of_strata(tmp_path, 5, 2)
+    weighted = path.read_text().replace("seats = 5", "weight = 0.5\nseats = 5")
+    path.write_text(weighted.replace("seats = 2", "weight = 0.5\nseats = 2"))
+    with pytest.raises(ConfigError, match="train on it alone, which its weight cannot change"):
+        load_order(path)
+    path = an_order_of_strata(tmp_path, 5, 2)
+    path.write_text(path.read_text().replace("[train]", '[train]\nsampling = "without-replacement"'))
+    with pytest.raises(ConfigError, match="assigned its source by its key"):
+        load_order(path)
+
+
+def test_a_source_with_a_weight_that_holds_less_than_a_step_is_refused_before_anybody_pays(tmp_path):
+    path = an_order_of_weights(tmp_path, 0.5, 0.5)
+    (tmp_path / "1.txt").write_bytes(TEXT[:40])
+    with pytest.raises(ConfigError, match="source 1 has 0 windows of 17 tokens to train on, a step needs 2"):
+        check_order(path)
 
 
 def an_order_of_own_data(folder: Path, own: int, *seats: int | None, nodes: int = 4) -> Path:

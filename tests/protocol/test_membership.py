@@ -80,6 +80,23 @@ def test_a_node_that_a_quorum_admits_trains_from_the_next_round_on_and_on_probat
     assert (1, NEW[0].peer) in grown.steps
 
 
+def test_a_node_takes_the_lowest_seat_that_is_free_and_keeps_it():
+    """No two nodes of a round have one seat, for what is drawn without replacement follows from it."""
+    run_state = a_run(seats=len(NODES) + 2)
+    first, second = sorted(NEW[:2], key=lambda member: member.peer)
+    together = joined(run_state, second, first).nodes
+    assert [together[one.peer].seat for one in (first, second)] == [len(NODES), len(NODES) + 1]
+    run_state = joined(run_state, first)
+    gone = run_state.spec.nodes[0].peer
+    run_state = joined(left(run_state, gone), second)
+
+    assert [run_state.nodes[one.peer].seat for one in run_state.spec.nodes] == list(range(len(NODES)))
+    assert run_state.nodes[first.peer].seat == len(NODES)
+    assert run_state.nodes[second.peer].seat == 0
+    seated = [one.seat for one in run_state.nodes.values() if one.is_seated]
+    assert len(seated) == len(set(seated))
+
+
 def test_fewer_than_a_quorum_admit_nobody():
     run_state = a_run()
     assert chosen(run_state, votes(run_state, NEW[0], VERIFIERS[:2])) == ()

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
@@ -84,6 +84,7 @@ class SecondReading:
         self.joined: dict[PeerId, int] = {}  # nodes that the spec does not name, by their first round
         self.left: set[PeerId] = set()
         own = sum(stratum.tokens == 0 for stratum in spec.data.strata)
+        self._seats = {node.peer: seat for seat, node in enumerate(spec.nodes)}
         self._brings = sorted(node.peer for node in spec.nodes)[:own]  # data that only they have
         self._own: dict[PeerId, OwnData] = {}  # what binds them
         self._sealed: dict[tuple[int, PeerId], bytes] = {}  # digests of evaluations, by epoch and verifier
@@ -380,6 +381,8 @@ class SecondReading:
                 yield f"it takes a commit of {commit.node.hex()[:8]}, which is not bound to its data"
             elif commit.batch_root != self._batch_root(commit):
                 yield f"it takes a commit of {commit.node.hex()[:8]} over other windows than are drawn for it"
+            if commit.seat != (0 if spec.data.replaces else self._seats[commit.node]):
+                yield f"it takes a commit of seat {commit.seat}"
             if self.joined.get(commit.node, 0) > now or commit.node in self.left:
                 yield f"it takes a commit of {commit.node.hex()[:8]}, which has no seat"
             if record.banned and record.fault_round < now - spec.closing_rounds:
@@ -400,15 +403,55 @@ class SecondReading:
         trained: Sequence[int] = [one for one, is_held in enumerate(self._held_out()) if not is_held]
         trained, root = (trained, data.root) if own is None else (range(own.windows), own.root)
         number = self._spec.predecessor.rounds + commit.round  # what was trained before is counted (3.1)
+        parts = [(1, trained)] if own else self._parts(trained)
+        if not data.replaces:
+            return self._sealed_batch(
+                root, self._in_turn(commit, number, parts, b"" if own is None else root)
+            )
         head = b"assay/batch/1" + self._spec.seed.to_bytes(8, "big") + number.to_bytes(8, "big")
         drawn: dict[int, None] = {}
         for number in itertools.count():
             if len(drawn) * (tokens - 1) >= commit.tokens:
                 break
             who = commit.node + (b"" if own is None else own.root)
-            chance = hashlib.sha256(head + who + number.to_bytes(8, "big")).digest()[:16]
-            drawn[trained[int.from_bytes(chance, "big") % len(trained)]] = None
-        starts = b"".join((one * tokens).to_bytes(8, "big") for one in drawn)
+            chance = hashlib.sha256(head + who + number.to_bytes(8, "big")).digest()
+            slots = [windows for weight, windows in parts for _ in range(weight)]
+            windows = slots[int.from_bytes(chance[16:], "big") % len(slots)]
+            drawn[windows[int.from_bytes(chance[:16], "big") % len(windows)]] = None
+        return self._sealed_batch(root, drawn)
+
+    def _parts(self, trained: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
+        """Weights of sources and those of these windows that are wholly theirs (2a); all alike without."""
+        if not self._spec.data.mixture:
+            return [(1, trained)]
+        found: list[tuple[int, Sequence[int]]] = []
+        tokens, begin = self._spec.model.context + 1, 0
+        for one in self._spec.data.mixture:
+            end = begin + one.tokens
+            inside = [at for at in trained if begin <= at * tokens and (at + 1) * tokens <= end]
+            found, begin = [*found, (one.weight_milli, inside)], end
+        return found
+
+    def _in_turn(
+        self, commit: Commit, number: int, parts: list[tuple[int, Sequence[int]]], own: bytes
+    ) -> Iterator[int]:
+        """The windows of a step that is drawn without replacement (3.1)."""
+        rule, spec = self._spec.rule, self._spec
+        steps = number if own else number * spec.seats + self._seats[commit.node]
+        first = steps * (rule.local.sequences_max or rule.local.sequences) * rule.local.steps
+        seed = spec.seed.to_bytes(8, "big") + own
+        slots = [source for source, (weight, _) in enumerate(parts) for _ in range(weight)]
+        for draw in range(first, first + commit.tokens // spec.model.context):
+            block = draw // len(slots)
+            key = b"assay/mixture/1" + seed + block.to_bytes(8, "big")
+            *earlier, source = [slots[_shuffled(len(slots), at, key)] for at in range(draw % len(slots) + 1)]
+            weight, windows = parts[source]
+            before = block * weight + earlier.count(source)
+            key = source.to_bytes(8, "big") + (before // len(windows)).to_bytes(8, "big")
+            yield windows[_shuffled(len(windows), before % len(windows), b"assay/pass/1" + seed + key)]
+
+    def _sealed_batch(self, root: Digest, windows: Iterable[int]) -> Digest:
+        starts = b"".join((one * (self._spec.model.context + 1)).to_bytes(8, "big") for one in windows)
         return Digest(hashlib.sha256(b"assay/batch-root/1" + root + starts).digest())
 
     def _held_out(self) -> list[bool]:
@@ -440,6 +483,9 @@ class SecondReading:
             self._clean[node], self._classes[node] = self._carried(found)
             self.joined[node] = int(manifest.round) + 1
         self.left |= {one.attendance.node for one in manifest.attendance if one.attendance.kind is LEAVE}
+        held = {self._seats[node] for node in self._clean.keys() - votes if after.nodes[node].is_seated}
+        for node, seat in zip(sorted(votes), (n for n in itertools.count() if n not in held), strict=False):
+            self._seats[node] = seat
         seated = [node for node in self._clean.keys() - self.left if not after.nodes[node].banned]
         if len(seated) > self._spec.seats:
             yield f"{len(seated)} nodes have {self._spec.seats} seats"
@@ -593,6 +639,24 @@ class SecondReading:
             yield f"the dispute of {step} is still open"
         if audit.ruling is AuditStatus.CONFIRMED and len(audit.adverse) < quorum(len(audit.committee)):
             yield f"{step} is CONFIRMED by {len(audit.adverse)}"
+
+
+def _shuffled(count: int, index: int, key: bytes) -> int:
+    """Where a number goes among those below a count (3.1): six rounds on a grid that is nearly square."""
+    rows = math.isqrt(count)
+    rows += rows * rows < count
+    columns = (count + rows - 1) // rows
+    row, column = index // columns, index % columns
+
+    def told(turn: int, half: int) -> int:
+        chance = hashlib.sha256(key + turn.to_bytes(1, "big") + half.to_bytes(8, "big")).digest()
+        return int.from_bytes(chance[:16], "big")
+
+    for turn in (0, 2, 4):
+        row = (row + told(turn, column)) % rows
+        column = (column + told(turn + 1, row)) % columns
+    index = row * columns + column
+    return index if index < count else _shuffled(count, index, key)
 
 
 def _doubted(audit: Audit, seat: PeerId) -> bool:

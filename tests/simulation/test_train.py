@@ -24,6 +24,7 @@ from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.hugging_face import export_config, export_tensors
 from assay.training.model.presets import llama_spec
+from assay.training.model.sampling import step_batch
 
 pytestmark = pytest.mark.slow
 
@@ -174,3 +175,18 @@ def test_the_command_prints_a_table_and_writes_every_round(tmp_path):
     rows = list(csv.DictReader((tmp_path / "out" / "rounds.csv").open()))
     assert [row["round"] for row in rows] == ["0", "1", "2"]
     assert float(rows[2]["validation"]) > 0
+
+
+def test_simulated_nodes_have_the_seats_that_draws_without_replacement_follow_from(tmp_path, monkeypatch):
+    seats = []
+
+    def seen(*place, seat=0, **how):
+        seats.append(seat)
+        return step_batch(*place, seat=seat, **how)
+
+    monkeypatch.setattr("assay.simulation.train.step_batch", seen)
+    path = a_file(tmp_path, rounds=1, validate_every=1)
+    path.write_text(path.read_text().replace("[train]", '[train]\nsampling = "without-replacement"'))
+    rounds_of(load_sim(path))
+
+    assert seats == list(range(5))

@@ -53,6 +53,7 @@ from assay.protocol.params import (
     Member,
     Milestone,
     RunSpec,
+    SourceShare,
     Stratum,
     TimingSpec,
     check_spec,
@@ -181,6 +182,8 @@ class Plan:
     loses: bool = False  # whether the first leader's store is lost as it proposes
     has_known_answers: bool = False  # whether each node has a step that is false on order
     own: int = 0  # nodes that train on data of their own
+    has_passes: bool = False  # whether windows are drawn without replacement
+    has_weights: bool = False  # whether the data are two sources with weights
     has_large_updates: bool = False  # whether two verifiers get each update, and the others ask these for it
 
 
@@ -219,6 +222,8 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
     bringing = random.Random(f"own data {seed}")
     return Plan(
         own=bringing.randint(1, 4) if bringing.random() < 0.12 else 0,
+        has_passes=random.Random(f"passes {seed}").random() < 0.2,
+        has_weights=random.Random(f"weights {seed}").random() < 0.2,
         has_large_updates=lying_verifier == HOARDER or random.Random(f"large {seed}").random() < 0.3,
         has_drand=has_drand,
         dark_s=(dark_s[0], dark_s[1]) if has_drand else (0.0, 0.0),
@@ -282,6 +287,15 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
         rest = Stratum(tokens=spec.data.tokens, seats=spec.seats - plan.own)
         spec = replace(spec, data=replace(spec.data, strata=(*strata, rest)))
         check_spec(spec)
+    spec = replace(spec, data=replace(spec.data, replaces=not plan.has_passes))
+    if plan.has_weights:
+        tokens = spec.data.tokens
+        shares = (
+            SourceShare(tokens=tokens // 3, weight_milli=700),
+            SourceShare(tokens=tokens - tokens // 3, weight_milli=300),
+        )
+        spec = replace(spec, data=replace(spec.data, mixture=shares))
+    check_spec(spec)
     # One task of a node needs twenty rounds in an order: that would take too long here.
     return replace(spec, audit=replace(spec.audit, known_answer_count=int(plan.has_known_answers)))
 

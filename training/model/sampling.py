@@ -39,6 +39,7 @@ def step_batch(
     device: str = "cpu",
     frozen: Frozen = ALL_TRAINED,
     own: OwnData = NO_OWN_DATA,
+    seat: int = 0,
 ) -> NDArray[np.int64]:
     """The sequences that a node trains on in a round: of the data or, with GRPO, rollouts of its prompts.
 
@@ -53,11 +54,12 @@ def step_batch(
         device: "cpu" or "cuda"; of rollouts, whose bits are of an execution class.
         frozen: What the model leaves as it is.
         own: What binds the node to data of its own, if it brings some.
+        seat: The number of the node's, as its commit says it.
 
     Returns:
         Inputs and targets together; a masked token t is ~t. Shape (sequences, context + 1), int64.
     """
-    positions = batch_positions(spec, node, round_id, step_tokens, own)
+    positions = batch_positions(spec, node, round_id, step_tokens, own, seat)
     windows = batch_tokens(tokens, positions, spec.model.context)
     if not spec.compute.is_grpo:
         return windows

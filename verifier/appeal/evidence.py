@@ -143,7 +143,7 @@ def _start_arrays(spec: RunSpec, start: InnerState | None) -> dict[str, Array]:
 
 def batch_of(spec: RunSpec, commit: Commit, tokens: Tokens) -> NDArray[np.int64]:
     """What a step must have trained on."""
-    positions = batch_positions(spec, commit.node, int(commit.round), commit.tokens)
+    positions = batch_positions(spec, commit.node, int(commit.round), commit.tokens, seat=commit.seat)
     return batch_tokens(tokens, positions, spec.model.context)
 
 

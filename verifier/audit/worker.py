@@ -260,7 +260,10 @@ class RecomputeWorker(ComputeWorker):
             self.parameters.layout,
             (commit.node, int(commit.round) if round_id is None else round_id, commit.tokens),
         )
-        return step_batch(spec, layout, theta_P, self.tokens, *place, device=self.device, frozen=self.frozen)
+        return step_batch(
+            spec, layout, theta_P, self.tokens, *place,
+            device=self.device, frozen=self.frozen, seat=commit.seat,
+        )  # fmt: skip
 
     def examine(
         self,

@@ -87,6 +87,8 @@ def _check_fields(rules: Rules, run_state: RunState, state: Digest, signed: Sign
         len(commit.inner) == spec.rule.segments,
         f"{len(commit.inner)} inner states, expected {spec.rule.segments}",
     )
+    seat = run_state.drawing_seat(commit.node)
+    need(commit.seat == seat, f"of seat {commit.seat}, expected {seat}")
     need(commit.loss_micro <= LOSS_MICRO_MAX, f"a loss of {commit.loss_micro} millionths")
 
 
@@ -95,7 +97,7 @@ def _check_batch(run_state: RunState, signed: SignedCommit) -> None:
     commit = signed.commit
     own = run_state.nodes[commit.node].own
     try:
-        assigned = _assigned(run_state.spec, commit.node, int(commit.round), commit.tokens, own)
+        assigned = _assigned(run_state.spec, commit.node, int(commit.round), commit.tokens, own, commit.seat)
     except ValueError as fault:
         raise _fault(signed, str(fault)) from None
     if commit.batch_root != assigned:
@@ -103,8 +105,8 @@ def _check_batch(run_state: RunState, signed: SignedCommit) -> None:
 
 
 @lru_cache(maxsize=ROOTS_KEPT)  # a commit is checked more than once, and a node may send many
-def _assigned(spec: RunSpec, node: PeerId, round_id: int, tokens: int, own: OwnData) -> Digest:
-    return batch_root(spec, batch_positions(spec, node, round_id, tokens, own), own)
+def _assigned(spec: RunSpec, node: PeerId, round_id: int, tokens: int, own: OwnData, seat: int) -> Digest:
+    return batch_root(spec, batch_positions(spec, node, round_id, tokens, own, seat), own)
 
 
 def admit(rules: Rules, run_state: RunState, state: Digest, signed: SignedCommit) -> None:

@@ -212,6 +212,16 @@ def test_every_step_of_the_run_has_a_receipt_with_the_ruling_of_the_whole_fold()
     assert (bad.paid.amount, bad.paid.epoch) == (None, 0)  # the table was signed, and has no row of it
 
 
+def test_a_step_that_was_drawn_without_replacement_has_a_receipt():
+    spec = replace(SPEC, data=replace(SPEC.data, replaces=False))
+    run_id, node = run_id_of(spec), max(SPEC.nodes, key=lambda member: member.peer).peer
+    chain = a_whole_chain(signer=Signed(Domain(spec.deployment_id, run_id)), spec=spec)
+
+    found = checked(make_receipt(spec, run_id, DEPLOYMENT, *chain, 1, node))
+
+    assert found.commit.commit.seat == len(SPEC.nodes) - 1
+
+
 def test_a_receipt_whose_row_was_dropped_does_not_say_that_its_node_has_none(text):
     found = check_receipt(edited(text, lambda told: told["pay"].update(row=None, proof=[])))
 

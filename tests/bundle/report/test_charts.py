@@ -22,7 +22,9 @@ from assay.bundle.report.charts import (
     figure_html,
     line_path,
 )
+from assay.bundle.report.loss_kind import DPO, GRPO
 from assay.bundle.report.training import TrainingReport, training_report
+from assay.protocol.messages import Score
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +99,40 @@ def test_the_charts_show_loss_steps_audits_traffic_time_and_cost(report: Trainin
     assert {line.name: line.last for line in charts["Audits"].lines}["fault confirmed"] == 0
     assert charts["Audits"].lines[2].points[2][2] == 1  # round 2, in which the cheat began
     assert all(chart.low == 0 for title, chart in charts.items() if title != "Loss")
+
+
+def scored(report: TrainingReport, *losses: float) -> TrainingReport:
+    """The report as if verifiers had agreed on these held-out losses after the first epochs."""
+    scores = [Score(loss_micro=int(loss * 1e6), acc_count=0, acc_norm_count=0) for loss in losses]
+    given = [*scores, *[None] * (len(report.epochs) - len(scores))]
+    pairs = zip(report.epochs, given, strict=True)
+    return replace(report, epochs=tuple(replace(epoch, score=one) for epoch, one in pairs))
+
+
+def test_the_agreed_held_out_loss_is_drawn_beside_the_training_loss(report: TrainingReport):
+    first, second = report.epochs[0].last_round, report.epochs[1].last_round
+
+    chart = charts_of(scored(report, 5.25, 7.5))[0]
+
+    assert [line.name for line in chart.lines] == ["median of the nodes", "held out, as verifiers agreed"]
+    assert chart.lines[1].points == ((first, 5.25, 5.25), (second, 7.5, 7.5))
+    assert chart.high >= 7.5 and "held out, as verifiers agreed from 5.250 to 7.500" in chart.text
+    assert "as the verifiers measured it" in figure_html(chart) and 'class="line-1"' in figure_html(chart)
+    plain = charts_of(scored(report))[0]
+    assert len(plain.lines) == 1 and "verifiers" not in plain.caption
+
+
+def test_one_agreed_loss_is_a_short_line_where_it_was_measured(report: TrainingReport):
+    chart = charts_of(scored(report, 5.25))[0]
+
+    (first, _), (last, _) = places(line_path(chart, chart.lines[1]))
+    at = report.epochs[0].last_round * CURVE_WIDTH / chart.last
+    assert first == pytest.approx(at, abs=0.1) and abs(last - first) <= 4
+
+
+def test_a_held_out_loss_of_another_kind_than_nodes_state_is_not_on_their_scale(report: TrainingReport):
+    assert len(charts_of(scored(report, 5.25, 7.5), GRPO)[0].lines) == 1
+    assert len(charts_of(scored(report, 5.25, 7.5), DPO)[0].lines) == 2
 
 
 def test_a_chart_says_in_words_what_it_shows_and_its_lines_differ_without_colour(report: TrainingReport):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -11,8 +12,10 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from assay.bundle.read import read
+from assay.bundle.report.loss_kind import GRPO
 from assay.bundle.report.picture import PICTURE_BYTES_MAX, SIZE_MAX, check_other_version, picture
 from assay.bundle.report.training import TrainingReport, training_report
+from assay.protocol.messages import Score
 
 DIGEST = "ab" * 32
 
@@ -41,6 +44,15 @@ def test_a_report_has_one_picture_whatever_the_users_settings_are(report: Traini
     image = Image.open(io.BytesIO(first))
     assert image.size[0] <= SIZE_MAX[0] and image.size[1] <= SIZE_MAX[1]
     assert (image.info["Report"], image.info["Software"]) == (DIGEST, f"matplotlib {matplotlib.__version__}")
+
+
+def test_a_picture_shows_the_held_out_loss_that_verifiers_agreed_on(report: TrainingReport) -> None:
+    first, *others = report.epochs
+    agreed = replace(first, score=Score(loss_micro=5_000_000, acc_count=0, acc_norm_count=0))
+    measured = replace(report, epochs=(agreed, *others))
+
+    assert picture(measured, DIGEST) != picture(report, DIGEST)
+    assert picture(measured, DIGEST, GRPO) == picture(report, DIGEST, GRPO)
 
 
 def test_a_picture_by_another_version_says_so() -> None:

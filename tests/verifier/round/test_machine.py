@@ -239,6 +239,24 @@ def test_the_batch_of_a_commit_is_that_of_the_size_that_it_counts_for():
         step(a_round(run_state), signed)
 
 
+def test_without_replacement_a_batch_is_drawn_for_the_seat_that_its_node_has():
+    data = replace(the_start().spec.data, replaces=False)
+    run_state, uniform = the_start(data=data), the_start()
+    seat = run_state.nodes[peer("nora")].seat
+    for other in {0, 1, 2} - {seat}:
+        positions = batch_positions(
+            run_state.spec, peer("nora"), 0, run_state.spec.tokens_per_step, seat=other
+        )
+        changes = {"seat": other, "batch_root": batch_root(run_state.spec, positions)}
+        assert f"of seat {other}, expected {seat}" in refusal(
+            run_state, a_signed_commit("nora", run_state, **changes)
+        )
+        lie = a_signed_commit("nora", run_state, batch_root=changes["batch_root"])
+        assert "another batch" in refusal(run_state, lie)
+    admit(RULES, run_state, STATE, a_signed_commit("nora", run_state))
+    assert "of seat 1, expected 0" in refusal(uniform, a_signed_commit("nora", uniform, seat=1))
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"update_bytes": update_bytes_max(BLOCKS, 32)}, {"loss_micro": LOSS_MICRO_MAX}, {"loss_micro": 0}],
