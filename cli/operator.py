@@ -170,6 +170,7 @@ def fleet_config(file: Path) -> FleetConfig:
         "threads": given.threads,
         "replicas": given.replicas,
         "processes": given.processes,
+        "gradient_checkpointing": given.gradient_checkpointing or None,
         "blob_gb": given.blob_gb,
         "attester_command": list(given.attester_command) or None,
         "traces": given.traces,

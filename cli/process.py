@@ -105,6 +105,7 @@ class ProcessFile(BaseModel):
     threads: Annotated[int, Field(ge=1, le=THREADS_MAX)] | Literal["auto"] = 1
     replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] = 1  # passes side by side; on cuda a device each
     processes: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] = 1  # that share one model; on cuda a device each
+    gradient_checkpointing: bool = False  # compute layers again in backward passes, in place of keeping them
     metrics: Annotated[str, Field(max_length=80)] | None = (
         None  # "127.0.0.1:9100": Prometheus is answered there
     )
@@ -180,6 +181,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         threads=0 if given.threads == "auto" else given.threads,
         replicas=given.replicas,
         processes=given.processes,
+        is_checkpointing=given.gradient_checkpointing,
     )
     return config, given
 

@@ -34,6 +34,7 @@ class Machine:
     flop_per_s: int  # of training, measured
     blob_bytes: int  # that a node is allowed for blobs at least
     replicas: int = 1  # groups of a batch that a node computes side by side in main memory
+    is_checkpointing: bool = False  # whether it computes layers again in backward passes
 
 
 def funded_hours(spec: RunSpec, escrow: EscrowState, pay: int) -> int:

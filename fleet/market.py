@@ -143,7 +143,7 @@ def _candidate(
         trains_until=escrow.closes_at - chain.close_delay(),
         start_by_s=spec.start_by_s,
         absence_s=spec.audit.absence_s,
-        memory_bytes=memory_bytes(spec, machine.replicas),
+        memory_bytes=memory_bytes(spec, machine.replicas, is_checkpointing=machine.is_checkpointing),
         disk_bytes=disk_bytes(spec, machine),
         upload_bytes_s=upload_bytes_s(spec, machine),
         fault=fault or escrow_fault(spec, escrow, chain.verifier_set(escrow.set_version)),

@@ -95,6 +95,7 @@ class Fleet:
                     flop_per_s=speed,
                     blob_bytes=base.blob_bytes,
                     replicas=base.replicas * base.processes if base.device == "cpu" else 1,
+                    is_checkpointing=base.is_checkpointing,
                 )
                 log.info("operator is up", extra={"account": self._chain.address, "flop_per_s": speed})
                 await self._serve()

@@ -107,6 +107,7 @@ class Trainer(ComputeWorker):
             threads=place.threads,
             replicas=place.replicas,
             processes=place.processes,
+            is_checkpointing=place.is_checkpointing,
         )
         return cls(
             spec=start.spec,

@@ -31,6 +31,7 @@ class Workplace:
     threads: int
     replicas: int = 1  # groups of a batch that are computed side by side
     processes: int = 1  # that a model is divided among
+    is_checkpointing: bool = False  # whether layers are computed again in backward passes
 
     @property
     def base_path(self) -> Path | None:

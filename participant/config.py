@@ -79,6 +79,7 @@ class Config:
     threads: int = 1  # of each replica; 0: measure the fastest number at the first start
     replicas: int = 1  # groups of a batch that are computed side by side, on CUDA each on a device of its own
     processes: int = 1  # that a model is divided among, on CUDA each on a device of its own
+    is_checkpointing: bool = False  # whether layers are computed again in backward passes
     metrics: tuple[str, int] | None = None  # IP address and port at which Prometheus is answered
     traces: str | None = None  # base URL of an OpenTelemetry collector
 
@@ -131,6 +132,7 @@ class Participant:
             threads=config.threads,
             replicas=config.replicas,
             processes=config.processes,
+            is_checkpointing=config.is_checkpointing,
         )
 
     @property

@@ -79,19 +79,22 @@ def price_per_mtoken(work: Work, seat_class: SeatClass, pay: int) -> int | None:
     return 0 if is_enough(0) else price + 1
 
 
-def memory_bytes(work: Work, replicas: int = 1) -> int:
+def memory_bytes(work: Work, replicas: int = 1, *, is_checkpointing: bool = False) -> int:
     """Memory that a node's processes take at most, by the sizes of its work.
 
     Args:
         work: A run's, or an order's.
         replicas: Groups of a batch that are computed side by side in this memory.
+        is_checkpointing: Whether of each layer but one only what goes into it is kept.
     """
     model, width = work.model, max(work.model.width, work.model.mixed_width)
     group = work.compute.micro_sequences or work.rule.local.sequences
     tokens = group * model.context
     hidden = HIDDEN_VALUES[model.family] * model.hidden
+    kept = 1 if is_checkpointing else model.layers
     layers = tokens * (
-        model.layers * (LAYER_VALUES * width + hidden + 2 * model.heads * model.context)
+        (model.layers - kept) * width
+        + kept * (LAYER_VALUES * width + hidden + 2 * model.heads * model.context)
         + HIDDEN_GRADIENTS * model.hidden
     )
     parameters = layout_of(model).parameters

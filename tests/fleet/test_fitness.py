@@ -32,7 +32,7 @@ from assay.participant.market.work import (
 from assay.protocol.encoding.codec import digest
 from assay.protocol.grpo import GrpoSpec, Reward
 from assay.protocol.market import SeatClass
-from assay.protocol.params import PPM, AcceptSpec, AdapterSpec, Milestone, Target, check_spec
+from assay.protocol.params import PPM, AcceptSpec, AdapterSpec, Milestone, RunSpec, Target, check_spec
 from assay.testing.specs import a_model, a_rule, a_spec
 from assay.training.layout import frozen_layout, layout_of
 from assay.training.model.flops import flop_per_token
@@ -189,6 +189,21 @@ def test_a_replica_takes_a_gradient_and_the_activations_of_a_group_more():
 
     assert memory_bytes(short, 3) - memory_bytes(short) == 2 * more > 2 * 4 * parameters
     assert memory_bytes(long, 2) - memory_bytes(long) > more
+
+
+def test_a_layer_that_is_computed_again_is_not_kept():
+    spec = a_spec()
+    shallow = replace(spec, model=replace(spec.model, layers=1))
+    deep = replace(spec, model=replace(spec.model, layers=9))
+    tokens = spec.rule.local.sequences * spec.model.context
+
+    def activations(one: RunSpec, **how: bool) -> int:
+        return memory_bytes(one, **how) - 4 * 16 * layout_of(one.model).parameters
+
+    less = activations(deep, is_checkpointing=True) - activations(shallow)
+    assert less == 4 * 8 * tokens * spec.model.width
+    assert activations(shallow, is_checkpointing=True) == activations(shallow)
+    assert activations(deep) - activations(shallow) > 40 * less
 
 
 def test_a_frozen_base_is_held_twice_beside_its_trained_adapter():

@@ -23,6 +23,7 @@ from assay.protocol.errors import ConfigError
 from assay.training.exact import initial_parameters
 from assay.training.execution.processes import start
 from assay.training.layout import layout_of
+from assay.training.model.checkpointing import use_checkpointing
 from assay.training.model.loss import FLOAT32_WHOLE, check_device, loss_and_gradient, use_threads
 from assay.training.model.presets import PRESETS
 from assay.training.model.replicas import use_replicas
@@ -37,7 +38,15 @@ SMALL = PRESETS["llama-1m"]
 SMALL_TOKENS = 4 * SMALL.context
 
 
-def prepare(folder: Path, *, device: str, threads: int, replicas: int = 1, processes: int = 1) -> int:
+def prepare(
+    folder: Path,
+    *,
+    device: str,
+    threads: int,
+    replicas: int = 1,
+    processes: int = 1,
+    is_checkpointing: bool = False,
+) -> int:
     """Set this process up to compute; returns its thread count. Call once, before any work.
 
     Args:
@@ -46,10 +55,11 @@ def prepare(folder: Path, *, device: str, threads: int, replicas: int = 1, proce
         threads: A number, or `AUTO` to probe at the first start. Of each replica.
         replicas: How many groups of a batch are computed side by side.
         processes: How many processes the model is divided among, this one included.
+        is_checkpointing: Whether layers are computed again in backward passes.
 
     Raises:
-        ConfigError: the devices cannot be used, replicas and processes are both asked for, or the kept choice
-            cannot be read.
+        ConfigError: the devices cannot be used, processes are asked for beside replicas or checkpointing, or
+            the kept choice cannot be read.
     """
     use_threads(max(threads, 1))
     check_device(device)
@@ -58,7 +68,10 @@ def prepare(folder: Path, *, device: str, threads: int, replicas: int = 1, proce
         use_threads(threads)
     if replicas > 1 and processes > 1:
         raise ConfigError(f"replicas = {replicas} and processes = {processes}: expected one of them to be 1")
+    if is_checkpointing and processes > 1:
+        raise ConfigError(f"gradient_checkpointing with processes = {processes}: expected one process")
     use_replicas(replicas, device)
+    use_checkpointing(is_checkpointing)
     if processes > 1:
         start(processes, device, threads)
     log.info(
@@ -68,6 +81,7 @@ def prepare(folder: Path, *, device: str, threads: int, replicas: int = 1, proce
             "threads": threads,
             "replicas": replicas,
             "processes": processes,
+            "gradient_checkpointing": is_checkpointing,
             "cores": cores(),
         },
     )

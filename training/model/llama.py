@@ -19,6 +19,7 @@ from torch import Tensor
 
 from assay.protocol.params import Family, ModelSpec
 from assay.training.layout import BIAS, LORA_A, LORA_B
+from assay.training.model.checkpointing import layer
 
 
 def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
@@ -39,8 +40,8 @@ def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> T
     x = F.embedding(inputs, p["embed"])
     if model.family is Family.GEMMA:
         x = x * math.sqrt(model.width)
-    for layer in range(model.layers):
-        at = f"layer{layer}."
+
+    def one_layer(at: str, x: Tensor) -> Tensor:
         h = norm(x, at + "norm1")
         q, k, v = (
             linear(h, at + f"attention.{part}").view(batch, length, -1, head).transpose(1, 2)
@@ -57,7 +58,10 @@ def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> T
         gate = linear(h, at + "mlp.gate")
         is_gelu = model.family is Family.GEMMA
         gated = (F.gelu(gate, approximate="tanh") if is_gelu else F.silu(gate)) * linear(h, at + "mlp.up")
-        x = x + linear(gated, at + "mlp.down")
+        return x + linear(gated, at + "mlp.down")
+
+    for number in range(model.layers):
+        x = layer(partial(one_layer, f"layer{number}."), x)
     return F.linear(norm(x, "norm"), p["embed"] if model.is_tied else p["head"])
 
 

@@ -144,7 +144,8 @@ def gradient_on_device(
                 continue  # its mean would be 0 / 0
             share = count / targets
             loss = _loss(model, whole, torch.from_numpy(group).to(place), compute)
-            torch.autograd.backward([loss * share if share != 1 else loss])
+            with _repeatable(loss):  # a checkpointed layer is computed again here
+                torch.autograd.backward([loss * share if share != 1 else loss])
             total += float(loss.detach()) * share
         first = next(iter(leaves.values())).grad
         assert first is not None and first.data_ptr() == gradient.data_ptr(), "torch gave up adding in place"

@@ -635,6 +635,7 @@ def open_worker(start: RecomputeStart) -> RecomputeWorker:
         threads=place.threads,
         replicas=place.replicas,
         processes=place.processes,
+        is_checkpointing=place.is_checkpointing,
     )
     return RecomputeWorker(
         spec=start.spec,
