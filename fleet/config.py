@@ -98,10 +98,13 @@ def read_state(folder: Path) -> State:
     try:
         if file.stat().st_size > STATE_BYTES_MAX:
             raise ConfigError(f"{file}: more than {STATE_BYTES_MAX} bytes")
-        return read_plain(State, parse_json(file.read_bytes()))
+        found = parse_json(file.read_bytes())
+        for seat in found.get("seats", ()) if isinstance(found, dict) else ():
+            seat.setdefault("upload_bytes_s", 0)  # kept before it was counted; its node may owe openings
+        return read_plain(State, found)
     except FileNotFoundError:
         return State()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(f"{file}: cannot be read ({error})") from None
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import EscrowState
 from assay.participant.following.pruning import kept_bytes_max
-from assay.participant.market.work import ROUND_MS, step_ms
+from assay.participant.market.work import ROUND_MS, chosen_ms, step_ms
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
-from assay.protocol.params import PPM, RunSpec
+from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST
 from assay.training.layout import layout_of
 from assay.training.model.initial import BASE
@@ -57,9 +57,10 @@ def disk_bytes(spec: RunSpec, machine: Machine) -> int:
 
 
 def upload_bytes_s(spec: RunSpec, machine: Machine) -> int:
-    """What a node uploads a second in the mean while all its steps are audited, the shortest it can take."""
-    sent = uploaded_bytes(spec.rule, spec.audit, layout_of(spec.model), len(spec.verifiers), PPM)
-    return int(1000 * sent) // (step_ms(spec, machine.flop_per_s) + ROUND_MS)
+    """What a node uploads a second in the mean, once it is audited at the floor's rate."""
+    layout, rate_ppm = layout_of(spec.model), spec.audit.floor_ppm
+    sent = uploaded_bytes(spec.rule, spec.audit, layout, len(spec.verifiers), rate_ppm)
+    return int(1000 * sent) // (chosen_ms(spec, machine.flop_per_s) + ROUND_MS)
 
 
 def spec_fault(spec: RunSpec, deployment_id: bytes, data: Path | None, machine: Machine) -> str | None:

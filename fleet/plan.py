@@ -77,7 +77,7 @@ class Candidate:
     absence_s: int  # for which an opening may be overdue
     memory_bytes: int
     disk_bytes: int
-    upload_bytes_s: int  # on probation
+    upload_bytes_s: int  # past probation, in the mean
     fault: str | None  # why this machine cannot serve it
 
 

@@ -774,6 +774,7 @@ def check_spec(spec: RunSpec) -> None:
     )
     for faults in (
         dpo_faults(spec.compute, spec.rule.local.sequences),
+        _class_faults(spec),
         _grpo_faults(spec),
         size_faults(spec.rule.local, spec.compute),  # last: it divides by the group
     ):
@@ -963,6 +964,13 @@ def size_faults(local: LocalSpec, compute: ComputeSpec) -> Iterator[str]:
     for name, count in (("sequences", local.sequences), ("sequences_max", local.sequences_max)):
         if count % unit:
             yield f"{name} is {count}, expected a multiple of {unit}: whole passes, pairs and groups"
+
+
+def _class_faults(spec: RunSpec) -> Iterator[str]:
+    """What is audited within one execution class alone: other classes' limits would not hold for it."""
+    is_half = spec.compute.dtype is Precision.BFLOAT16
+    if spec.model.family is Family.GEMMA and is_half and spec.audit.limits != NO_DIGEST:
+        yield "a Gemma in bfloat16 is audited within one execution class, expected no limits between classes"
 
 
 def _grpo_faults(spec: RunSpec) -> Iterator[str]:

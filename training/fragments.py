@@ -47,6 +47,8 @@ def check_fragments(layout: Layout, fragments: int) -> None:
     Raises:
         ValueError: which have none.
     """
+    if fragments == 1:
+        return
     empty = sorted(set(range(fragments)) - set(fragment_blocks(layout, fragments).tolist()))
     if empty:
         raise ValueError(f"{fragments} fragments are too many for this model: {empty} would be empty")

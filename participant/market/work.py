@@ -53,6 +53,11 @@ def chosen_tokens(work: Work, flop_per_s: int) -> int:
     return step_tokens(work, max(sequence_us, 1), planned_ms(work.timing) * 1000)
 
 
+def chosen_ms(work: Work, flop_per_s: int) -> int:
+    """Milliseconds that these steps take."""
+    return _trained_ms(work, chosen_tokens(work, flop_per_s), flop_per_s)
+
+
 def hourly_pay(work: Work, flop_per_s: int) -> int:
     """What a seat earns in an hour if every step of it is accepted, in token units."""
     tokens = chosen_tokens(work, flop_per_s)

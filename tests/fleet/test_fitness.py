@@ -240,17 +240,17 @@ def test_a_run_whose_openings_come_too_late_over_a_usual_line_is_not_served(tmp_
         assert found is None if fault is None else fault in found
 
 
-def test_a_run_takes_of_the_line_what_it_uploads_in_its_shortest_rounds_on_probation():
+def test_a_run_takes_of_the_line_what_it_uploads_at_the_floors_rate():
     spec, blocks = judged(), layout_of(judged().model)
     speed = replace(MACHINE, flop_per_s=spec.tokens_per_step * flop_per_token(spec.model))  # 1 s a step
     update = update_bytes(spec.rule, blocks)
-    opened = openings_bytes(spec.rule, spec.audit, blocks, PPM)
+    opened = openings_bytes(spec.rule, spec.audit, blocks, spec.audit.floor_ppm)
 
     assert upload_bytes_s(spec, speed) == int(1000 * (len(spec.verifiers) * update + opened)) // 2000
     assert upload_bytes_s(spec, replace(speed, flop_per_s=speed.flop_per_s // 3)) < upload_bytes_s(
         spec, speed
     )
-    assert openings_bytes(spec.rule, spec.audit, blocks, spec.audit.floor_ppm) < opened
+    assert opened < openings_bytes(spec.rule, spec.audit, blocks, PPM)
 
 
 def test_a_run_all_of_whose_nodes_bring_data_has_no_seat_for_others(tmp_path, monkeypatch):

@@ -218,6 +218,12 @@ def test_a_state_survives_its_file_and_a_damaged_one_is_never_begun_anew(tmp_pat
         (folder / "state.json").write_text(damaged)
         with pytest.raises(ConfigError, match="cannot be read"):
             read_state(folder)
+    for damaged in ('{"seats": 7}', '{"seats": [7]}', "[]"):
+        (folder / "state.json").write_text(damaged)
+        with pytest.raises(ConfigError, match="cannot be read"):
+            read_state(folder)
+    (folder / "state.json").write_text(text.replace(',\n   "upload_bytes_s": 1', ""))
+    assert read_state(folder).seats == (a_seat(upload_bytes_s=0),)  # what was kept before it was counted
     (folder / "state.json").write_text(text.ljust(STATE_BYTES_MAX))
     assert read_state(folder) == state
     (folder / "state.json").write_text(text.ljust(STATE_BYTES_MAX + 1))

@@ -10,6 +10,7 @@ import pytest
 from assay.protocol.params import (
     AdapterSpec,
     Family,
+    Precision,
     RunSpec,
     Target,
     check_spec,
@@ -263,3 +264,14 @@ def test_a_run_has_none_of_what_its_audit_rules_do_not_mention():
 
     assert (rules.wide_ppm, rules.wide_blocks, rules.absence_s) == (0, 1, 0)
     assert (rules.known_answer_count, rules.attested_rounds) == (0, 0)
+
+
+def test_a_gemma_in_bfloat16_has_no_limits_between_classes():
+    spec = a_spec()
+    model = replace(spec.model, family=Family.GEMMA, kv_heads=spec.model.heads, rope_theta=10_000)
+    half = replace(spec.compute, dtype=Precision.BFLOAT16)
+    judged = replace(spec.audit, limits=Digest(b"l" * 32))
+    check_spec(replace(spec, model=model, audit=judged))
+    check_spec(replace(spec, model=model, compute=half))
+    with pytest.raises(ValueError, match="a Gemma in bfloat16 is audited within one execution class"):
+        check_spec(replace(spec, model=model, compute=half, audit=judged))

@@ -185,7 +185,9 @@ def _drawn_without(
     head = spec.seed.to_bytes(8, "big") + (b"" if own == NO_OWN_DATA else own.root)
     for draw in range(first, first + count):
         block, at = divmod(draw, sum(weights))
-        source, before = _interleaved(weights, b"assay/mixture/1" + head + block.to_bytes(8, "big"))[at]
+        source, before = 0, at
+        if len(weights) > 1:
+            source, before = _interleaved(weights, b"assay/mixture/1" + head + block.to_bytes(8, "big"))[at]
         numbers = portions[source].numbers
         turn, place = divmod(block * weights[source] + before, len(numbers))
         key = b"assay/pass/1" + head + source.to_bytes(8, "big") + turn.to_bytes(8, "big")
