@@ -40,7 +40,8 @@ from benchmarks.machine import machine
 
 K = 32
 RULES = (
-    "mean", "trimmed-mean", "centered-clip", "geometric-median", "multi-krum", "decoded-trimmed-mean",
+    "mean", "trimmed-mean", "centered-clip", "nnm+trimmed-mean", "geometric-median", "multi-krum",
+    "decoded-trimmed-mean",
     "clipping+mean", "clipping+trimmed-mean", "clipping+centered-clip", "reputation",
     "one-bit+mean", "one-bit+trimmed-mean", "one-bit+reputation",
 )  # fmt: skip
@@ -154,6 +155,7 @@ def _dense_rule(rule: str, rows: Rows, liars: int) -> Callable[[], object]:
         "mean": lambda: rows.sum(axis=0) / np.maximum((rows != 0).sum(axis=0), 1),
         "trimmed-mean": lambda: np.sort(rows, axis=0)[liars : nodes - liars].mean(axis=0),
         "centered-clip": lambda: _dense_clip(rows),
+        "nnm+trimmed-mean": lambda: _dense_rule("trimmed-mean", _dense_mixed(rows, liars), liars)(),
         "geometric-median": lambda: _dense_median(rows),
         "multi-krum": lambda: _dense_multi_krum(rows, liars),
         "decoded-trimmed-mean": lambda: _dense_decoded(rows, liars),
@@ -206,6 +208,14 @@ def _dense_median(rows: Rows) -> Rows:
         near = 1 / np.maximum(np.sqrt(np.einsum("nbc,nbc->nb", offset, offset)), 0.1)
         center = np.einsum("nb,nbc->bc", near / near.sum(axis=0), blocks)
     return center
+
+
+def _dense_mixed(rows: Rows, liars: int) -> Rows:
+    """Each message replaced by the mean of its nearest, by distances of whole messages."""
+    gram = rows @ rows.T
+    norm = np.diag(gram)
+    near = np.argsort(norm[:, None] + norm[None] - 2 * gram, axis=1, kind="stable")[:, : len(rows) - liars]
+    return np.stack([rows[some].mean(axis=0) for some in near])
 
 
 def _dense_multi_krum(rows: Rows, liars: int) -> Rows:

@@ -6,15 +6,18 @@ process, that of `training/model/loss.py`'s `use_threads`; with one thread every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 LEAST = 32  # blocks of a part: a fraction of a millisecond, against some 20 us to hand it over
 _PARTS_PER_THREAD = 4  # so that a thread that is held up does not hold up all
+_AHEAD_PER_THREAD = 2  # results that wait to be read, and take memory
 _pool: list[ThreadPoolExecutor] = []
 _count = [1]
 
@@ -46,9 +49,33 @@ def each(work: Callable[[T], object], things: Iterable[T]) -> None:
         for one in todo:
             work(one)
         return
-    if not _pool:
-        _pool.append(ThreadPoolExecutor(_count[0], "blocks"))
-    futures = [_pool[0].submit(work, one) for one in todo]
+    futures = [_threads().submit(work, one) for one in todo]
     wait(futures)
     for done in futures:
         done.result()
+
+
+def in_order(work: Callable[[T], R], things: Iterable[T]) -> Iterator[R]:
+    """What the work makes of each of these, in their order: on all threads, and a few ahead of who reads.
+
+    The first error is raised in its turn. The work may not call this file's functions, as with `each`.
+    """
+    if _count[0] == 1:
+        yield from map(work, things)
+        return
+    ahead: deque[Future[R]] = deque()
+    try:
+        for one in things:
+            ahead.append(_threads().submit(work, one))
+            if len(ahead) > _AHEAD_PER_THREAD * _count[0]:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        wait(ahead)
+
+
+def _threads() -> ThreadPoolExecutor:
+    if not _pool:
+        _pool.append(ThreadPoolExecutor(_count[0], "blocks"))
+    return _pool[0]

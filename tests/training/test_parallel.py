@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -108,3 +109,31 @@ def test_an_error_reaches_the_caller(count):
 def test_less_than_one_thread_is_refused():
     with pytest.raises(ValueError, match="0 threads"):
         parallel.set_count(0)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_results_come_in_order_and_only_a_few_ahead(count):
+    parallel.set_count(count)
+    begun: list[int] = []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        time.sleep(0.001 * (number % 3))
+        return number
+
+    results = parallel.in_order(work, range(40))
+
+    assert [next(results) for _ in range(5)] == list(range(5))
+    assert len(begun) <= 5 + 2 * count
+    assert list(results) == list(range(5, 40))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_error_is_raised_in_its_turn(count):
+    parallel.set_count(count)
+
+    results = parallel.in_order(lambda number: 6 // (3 - number), range(40))
+
+    assert [next(results) for _ in range(3)] == [2, 3, 6]
+    with pytest.raises(ZeroDivisionError):
+        next(results)

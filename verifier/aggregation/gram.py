@@ -20,6 +20,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.training.compiled import FILL_INT64_2, INT, Kind, compiled
 from assay.training.exact import VALUE_MAX
 
 ONE = VALUE_MAX  # weight 1
@@ -51,15 +52,36 @@ def clip_weights(gram_BNN: Ints, *, steps: int = STEPS) -> Ints:
         Karimireddy, He & Jaggi, ICML 2021, arXiv:2012.10333. The median distance in place
         of a tuned radius is ours; with it their convergence proof does not apply as it is.
     """
-    count = gram_BNN.shape[1]
     weight_BN = np.zeros(gram_BNN.shape[:2], np.int64)
-    for _ in range(steps):
-        root_BN = whole_root(_squared_offsets(gram_BNN, weight_BN))
-        radius_B1 = np.sort(root_BN, axis=1)[:, (count - 1) // 2, None]
-        factor_BN = np.minimum(ONE, radius_B1 * ONE // np.maximum(root_BN, 1))
-        kept_B1 = count * ONE - factor_BN.sum(axis=1, keepdims=True)
-        weight_BN = (weight_BN * kept_B1 + ONE * factor_BN) // (count * ONE)
+    _clip(np.ascontiguousarray(gram_BNN), steps, weight_BN)
     return weight_BN
+
+
+@compiled(None, Kind("int64", 3), INT, FILL_INT64_2)
+def _clip(gram_BNN: Ints, steps: int, weight_BN: Ints) -> None:
+    """As many steps from these weights; offsets and roots as in `_squared_offsets` and `whole_root`."""
+    count = gram_BNN.shape[1]
+    inner_N, root_N = np.empty(count, np.int64), np.empty(count, np.int64)
+    factor_N = np.empty(count, np.int64)
+    for block in range(len(gram_BNN)):
+        for _ in range(steps):
+            center, kept = 0, count * ONE
+            for n in range(count):
+                inner = 0
+                for m in range(count):
+                    inner += gram_BNN[block, n, m] * weight_BN[block, m]
+                inner_N[n] = inner
+                center += inner * weight_BN[block, n]
+            for n in range(count):
+                square = max(gram_BNN[block, n, n] * (ONE * ONE) - 2 * ONE * inner_N[n] + center, 0)
+                root = np.int64(np.sqrt(np.float64(square)))
+                root_N[n] = root - (root * root > square)
+            radius = np.sort(root_N)[(count - 1) // 2]
+            for n in range(count):
+                factor_N[n] = min(ONE, radius * ONE // max(root_N[n], 1))
+                kept -= factor_N[n]
+            for n in range(count):
+                weight_BN[block, n] = (weight_BN[block, n] * kept + ONE * factor_N[n]) // (count * ONE)
 
 
 def median_weights(gram_BNN: Ints, *, unit: int, steps: int = STEPS) -> Ints:
@@ -266,7 +288,7 @@ def whole_root(square: Ints) -> Ints:
 
 def _squared_offsets(gram_BNN: Ints, weight_BN: Ints) -> Ints:
     """Squared distance of every row to the weighted sum of all, times 2^28. Shape (B, N)."""
-    inner_BN = (gram_BNN * weight_BN[:, None, :]).sum(axis=2)
+    inner_BN = np.matmul(gram_BNN, weight_BN[:, :, None])[:, :, 0]
     center_B1 = (inner_BN * weight_BN).sum(axis=1, keepdims=True)
     norm_BN = np.diagonal(gram_BNN, axis1=1, axis2=2)
     offsets: Ints = norm_BN * (ONE * ONE) - 2 * ONE * inner_BN + center_B1

@@ -25,8 +25,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.types import PeerId
 from assay.training.codec.wire import Aggregate, Update
+from assay.training.parallel import in_order
 from assay.verifier.aggregation.gram import (
     GRAM_BITS,
     MIX_MAX,
@@ -40,12 +42,15 @@ from assay.verifier.aggregation.gram import (
     need_majority,
 )
 from assay.verifier.aggregation.scales import Scale, has_amplitude, raw
+from assay.verifier.aggregation.signs import gram_of_signs, trimmed_mixtures, trimmed_signs, weighted_signs
 from assay.verifier.aggregation.slabs import (
+    Cut,
     Part,
     Slab,
     aggregate_of,
     bit_lengths,
     gram_of,
+    sign_rows,
     slabs,
     tallies,
     working_drop,
@@ -98,10 +103,14 @@ def trimmed_mean(
     scaled = scale(updates, block_count) if has_amplitude(updates) else None
     sent, places = 0, 0
 
-    def window(sent_T: Ints, is_mixed: bool = False) -> tuple[Ints, Ints]:
-        """How many values are trimmed on each side of a coefficient, and how many are left."""
+    def count(sent_T: Ints) -> None:
+        """Senders and coefficients, for the refusal below."""
         nonlocal sent, places
         sent, places = sent + int(sent_T.sum()), places + len(sent_T)
+
+    def window(sent_T: Ints, is_mixed: bool = False) -> tuple[Ints, Ints]:
+        """How many values are trimmed on each side of a coefficient, and how many are left."""
+        count(sent_T)
         size_T = np.full_like(sent_T, len(updates)) if zeros == "implied" and not is_mixed else sent_T
         most_T = (size_T - 1) // 2
         trim_T = most_T if is_median else np.minimum(f, most_T)
@@ -109,9 +118,20 @@ def trimmed_mean(
 
     def of_signs() -> Iterator[Part]:
         for at_T, net_T, sent_T in tallies(updates, block_count):
-            trim_T, left_T = window(sent_T)
-            sum_T = _trimmed_signs(net_T, sent_T, trim_T, left_T)
-            yield at_T, np.sign(sum_T) * (np.abs(sum_T) * ONE // left_T)
+            count(sent_T)
+            nodes = len(updates) if zeros == "implied" else 0
+            yield at_T, trimmed_signs(net_T, sent_T, f=f, nodes=nodes, is_median=is_median)
+
+    def of_mixed_signs(cut: Cut) -> Part:
+        assert mixing is not None
+        first, rows = cut()
+        mix_BMN = mixing(gram_of_signs(rows))
+        mixtures = mix_BMN.shape[1]
+        need_majority(mixtures, f)
+        trim = (mixtures - 1) // 2 if is_median else f
+        at_T, sum_T = trimmed_mixtures(rows, mix_BMN, trim)
+        left = (mixtures - 2 * trim) * _unit(mix_BMN)
+        return at_T + first * BLOCK_SIZE, np.sign(sum_T) * (np.abs(sum_T) * ONE // left)
 
     def of_sums() -> Iterator[Part]:
         assert scaled is not None
@@ -134,13 +154,13 @@ def trimmed_mean(
             if zeros == "implied":
                 is_sent_TM = np.ones(value_TM.shape, bool)
             sum_T = _trimmed_values(value_TM, is_sent_TM, trim_T, left_T)
-            if slab.grid is None:
-                yield slab.at_T, np.sign(sum_T) * (np.abs(sum_T) * ONE // (left_T * unit))
-            else:
-                value_T = np.sign(sum_T) * (np.abs(sum_T) // (left_T * unit))
-                yield slab.at_T, value_T, (slab.grid + drop_B)[slab.block_T]
+            assert slab.grid is not None
+            value_T = np.sign(sum_T) * (np.abs(sum_T) // (left_T * unit))
+            yield slab.at_T, value_T, (slab.grid + drop_B)[slab.block_T]
 
-    if mixing is not None or (scaled is not None and (f or is_median or zeros == "implied")):
+    if mixing is not None and scaled is None:
+        parts = in_order(of_mixed_signs, sign_rows(updates, block_count))
+    elif mixing is not None or (scaled is not None and (f or is_median or zeros == "implied")):
         parts = of_values()
     else:
         parts = of_signs() if scaled is None else of_sums()
@@ -211,26 +231,35 @@ def weighted(
             bits = [int(slab.bits.max()) for slab in slabs(updates, block_count, scaled=scaled)]
             common = int(working_drop(np.array([max(bits, default=0)]))[0])
         total = np.zeros((1, len(updates), len(updates)), np.int64)
-        for slab in slabs(updates, block_count, scaled=scaled):
-            gram_BNN = gram_of(slab.working(np.full(len(slab.value_BNU), common)))
-            total += (gram_BNN if scaled is None else gram_BNN >> _SUMMED_BITS).sum(axis=0)
+        if scaled is None:
+            for cut in sign_rows(updates, block_count):
+                total += gram_of_signs(cut()[1]).sum(axis=0)
+        else:
+            for slab in slabs(updates, block_count, scaled=scaled):
+                gram_BNN = gram_of(slab.working(np.full(len(slab.value_BNU), common)))
+                total += (gram_BNN >> _SUMMED_BITS).sum(axis=0)
         whole = weights(total)
 
-    def parts() -> Iterator[Part]:
+    def of_signs(cut: Cut) -> Part:
+        first, rows = cut()
+        found = whole or weights(gram_of_signs(rows))
+        at_T, sum_T = weighted_signs(rows, found.weight_BN, found.unit)
+        return at_T + first * BLOCK_SIZE, sum_T
+
+    def of_values() -> Iterator[Part]:
         for slab in slabs(updates, block_count, scaled=scaled):
             drop_B = working_drop(slab.bits) if whole is None else np.full(len(slab.value_BNU), common)
             value_BNU = slab.working(drop_B)
             found = whole or weights(gram_of(value_BNU))
-            # Signs: partial sums within 2^14 * unit <= 2^24, exact in float32. Else 2^44, in float64.
+            # Partial sums within 2^44, exact in float64.
             weight_B1N = found.weight_BN[:, None, :].astype(value_BNU.dtype)
             sum_T = np.matmul(weight_B1N, value_BNU)[slab.block_T, 0, slab.rank_T].astype(np.int64)
             value_T = np.sign(sum_T) * (np.abs(sum_T) // found.unit)
-            if slab.grid is None:
-                yield slab.at_T, value_T
-            else:
-                yield slab.at_T, value_T, (slab.grid + drop_B - (ONE.bit_length() - 1))[slab.block_T]
+            assert slab.grid is not None
+            yield slab.at_T, value_T, (slab.grid + drop_B - (ONE.bit_length() - 1))[slab.block_T]
 
-    return aggregate_of(parts(), block_count, has_scale=scaled is not None)
+    parts = in_order(of_signs, sign_rows(updates, block_count)) if scaled is None else of_values()
+    return aggregate_of(parts, block_count, has_scale=scaled is not None)
 
 
 # The radius of the clip needs no f, nor does the geometric median.
@@ -244,13 +273,6 @@ multi_krum = partial(
 )
 monna = partial(weighted, scope="all", weigh=lambda gram, f, _unit: monna_weights(gram, f=f))
 caf = partial(weighted, scope="all", weigh=lambda gram, f, _unit: caf_weights(gram, f=f))
-
-
-def _trimmed_signs(net_T: Ints, sent_T: Ints, trim_T: Ints, left_T: Ints) -> Ints:
-    """Sum of the signs left after trimming: counting them is enough, no sort is needed."""
-    plus_T, minus_T = (sent_T + net_T) // 2, (sent_T - net_T) // 2
-    kept_T: Ints = np.clip(plus_T - trim_T, 0, left_T) - np.clip(minus_T - trim_T, 0, left_T)
-    return kept_T
 
 
 def _trimmed_values(value_TM: Ints, is_sent_TM: NDArray[np.bool_], trim_T: Ints, left_T: Ints) -> Ints:

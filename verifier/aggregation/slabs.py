@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.types import PeerId
 from assay.training.codec.wire import Aggregate, Update
 from assay.training.compiled import (
+    FILL_INT32_1,
     FILL_INT64_1,
     FILL_INT64_2,
     INT,
@@ -30,12 +32,14 @@ from assay.training.compiled import (
     compiled,
 )
 from assay.training.exact import VALUE_MAX
+from assay.training.parallel import in_order
 from assay.verifier.aggregation.scales import Scaled
 
 SLAB_BLOCKS = 64  # 64 blocks of 16 nodes at k = 32 take 2 MB; larger slabs leave the cache
 _ENTRIES_MAX = 1 << 20  # of a slab's matrix, so that dense wires and many nodes stay in memory too
 _BLOCK_BITS = BLOCK_SIZE.bit_length() - 1  # shifts are several times faster than divisions
-_SENDER = 1 << 12  # of a count in one number: sums of signs of at most 128 nodes stay below half of it
+_SENDER_BITS = 12  # sums of signs of at most 128 nodes stay below half of it
+_SENDER = 1 << _SENDER_BITS  # of a count in one number
 _SIGNS, _VALUES = Kind("int8", 2), Kind("int32", 2)
 _WORKING_BITS = 20  # sums of 4096 products of values this wide stay below 2^53
 
@@ -114,10 +118,10 @@ def slabs(
     grid = next(iter(scaled.values())).grid if scaled else None
 
     def counted(peer: PeerId, part: slice) -> NDArray[Any]:
-        value_BK = updates[peer].value_BK[part]
-        return scaled[peer].of(value_BK, part) if scaled else _signs(value_BK)
+        return scaled[peer].of(updates[peer].value_BK[part], part) if scaled else _signs(updates[peer], part)
 
-    for first, rows in _cut(updates, block_count, slab_blocks, counted):
+    for cut in _cut(updates, block_count, slab_blocks, counted):
+        first, rows = cut()
         count, nodes = rows.row_BN.shape
         rank_RK, at_T = np.empty(rows.value_RK.shape, np.int64), np.empty(rows.value_RK.size, np.int64)
         sizes_B = np.empty(count, np.int64)
@@ -151,12 +155,13 @@ def tallies(
     """
 
     def sent(peer: PeerId, part: slice) -> NDArray[Any]:
-        value_BK = updates[peer].value_BK[part]
-        return value_BK.astype(np.int32, copy=False) if scaled else _signs(value_BK)
+        if scaled:
+            return updates[peer].value_BK[part].astype(np.int32, copy=False)
+        return _signs(updates[peer], part)
 
-    for first, rows in _cut(updates, block_count, SLAB_BLOCKS, sent):
-        most = min(rows.value_RK.size, len(rows.row_BN) * BLOCK_SIZE)
-        found = at_T, sum_T, sent_T = np.empty((3, most), np.int64)
+    def tally(cut: Cut) -> tuple[Ints, Ints, Ints]:
+        first, rows = cut()
+        found = at_T, sum_T, sent_T = np.empty((3, rows.places_max), np.int64)
         if scaled:
             ordered = [(scaled[peer], part) for peer, part in rows.parts]
             m_R = np.concatenate([one.m_B[part] for one, part in ordered])
@@ -164,11 +169,13 @@ def tallies(
             total = _sum(rows.row_BN, rows.index_RK, rows.value_RK, m_R, s_R, *found)
         else:
             total = _tally(rows.row_BN, rows.index_RK, rows.value_RK, *found)
-        yield at_T[:total] + first * BLOCK_SIZE, sum_T[:total], sent_T[:total]
+        return at_T[:total] + first * BLOCK_SIZE, sum_T[:total], sent_T[:total]
+
+    return in_order(tally, _cut(updates, block_count, SLAB_BLOCKS, sent))
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class Rows:
     """All that was sent of some blocks. Shapes: R = one for each node and block, K = sent of each.
 
     parts: every node's blocks, by ascending peer id; the order of rows. row_BN: which row is a block's of a
@@ -182,14 +189,27 @@ class _Rows:
     index_RK: Ints
     value_RK: NDArray[Any]
 
+    @property
+    def places_max(self) -> int:
+        """At most so many coefficients were sent by anybody."""
+        return min(self.value_RK.size, len(self.row_BN) * BLOCK_SIZE)
+
+
+Cut = Callable[[], tuple[int, Rows]]  # the first block of a group, and the rows, gathered by whoever calls
+
+
+def sign_rows(updates: Mapping[PeerId, Update], block_count: int) -> Iterator[Cut]:
+    """The signs of all nodes, of every group of blocks of which anything was sent."""
+    return _cut(updates, block_count, SLAB_BLOCKS, lambda peer, part: _signs(updates[peer], part))
+
 
 def _cut(
     updates: Mapping[PeerId, Update],
     block_count: int,
     slab_blocks: int,
     value_of: Callable[[PeerId, slice], NDArray[Any]],
-) -> Iterator[tuple[int, _Rows]]:
-    """The first block, and the rows, of every group of blocks of which anything was sent."""
+) -> Iterator[Cut]:
+    """Every group of blocks of which anything was sent. Groups can be gathered on several threads."""
     ordered = sorted(updates.items())
     width = min(BLOCK_SIZE, sum(update.index_BK.shape[1] for update in updates.values()))
     slab_blocks = max(1, min(slab_blocks, _ENTRIES_MAX // max(len(ordered) * width, 1)))
@@ -197,50 +217,70 @@ def _cut(
     ends = [np.searchsorted(update.blocks_B, edges).tolist() for _, update in ordered]
     for number, first in enumerate(edges[:-1].tolist()):
         parts = [slice(*end[number : number + 2]) for end in ends]
-        sizes = [part.stop - part.start for part in parts]
-        if not any(sizes):
-            continue
-        count, nodes = min(slab_blocks, block_count - first), len(ordered)
-        cut = [(update, part) for (_, update), part in zip(ordered, parts, strict=True)]
-        place_R = np.concatenate([update.blocks_B[part] for update, part in cut]) - first
-        place_R *= nodes
-        place_R += np.repeat(np.arange(nodes), sizes)
-        row_BN = np.full((count, nodes), -1)
-        row_BN.reshape(-1)[place_R] = np.arange(len(place_R))
-        # A decoded array may lie column by column, and compiled code reads rows.
-        index_RK = _EVERY_1K
-        if ordered[0][1].index_BK.shape[1] < BLOCK_SIZE:
-            index_RK = np.ascontiguousarray(np.concatenate([update.index_BK[part] for update, part in cut]))
-        named = [(peer, part) for (peer, _), part in zip(ordered, parts, strict=True)]
-        value_RK = np.ascontiguousarray(np.concatenate([value_of(*one) for one in named]))
-        yield first, _Rows(named, row_BN, place_R, index_RK, value_RK)
+        if any(part.stop > part.start for part in parts):
+            count = min(slab_blocks, block_count - first)
+            yield partial(_gathered, ordered, parts, first, count, value_of)
 
 
-def _signs(value_BK: NDArray[Any]) -> NDArray[np.int8]:
-    sign_BK: NDArray[np.int8] = np.sign(value_BK).astype(np.int8)
-    return sign_BK
+def _gathered(
+    ordered: list[tuple[PeerId, Update]],
+    parts: list[slice],
+    first: int,
+    count: int,
+    value_of: Callable[[PeerId, slice], NDArray[Any]],
+) -> tuple[int, Rows]:
+    """The first block of a group of `count`, and its rows. `parts`: which of each node's."""
+    nodes, sizes = len(ordered), [part.stop - part.start for part in parts]
+    cut = [(update, part) for (_, update), part in zip(ordered, parts, strict=True)]
+    place_R = np.concatenate([update.blocks_B[part] for update, part in cut]) - first
+    place_R *= nodes
+    place_R += np.repeat(np.arange(nodes), sizes)
+    row_BN = np.full((count, nodes), -1)
+    row_BN.reshape(-1)[place_R] = np.arange(len(place_R))
+    # A decoded array may lie column by column, and compiled code reads rows.
+    index_RK = _EVERY_1K
+    if ordered[0][1].index_BK.shape[1] < BLOCK_SIZE:
+        index_RK = np.ascontiguousarray(np.concatenate([update.index_BK[part] for update, part in cut]))
+    named = [(peer, part) for (peer, _), part in zip(ordered, parts, strict=True)]
+    value_RK = np.ascontiguousarray(np.concatenate([value_of(*one) for one in named]))
+    return first, Rows(named, row_BN, place_R, index_RK, value_RK)
+
+
+def _signs(update: Update, part: slice) -> NDArray[np.int8]:
+    value_BK = update.value_BK[part]
+    sign_BK: NDArray[np.int8] = value_BK if update.exponent_B is None else np.sign(value_BK)
+    return sign_BK.astype(np.int8, copy=False)
+
+
+@compiled(INT, FILL_INT32_1, FILL_INT32_1)
+def _found(sent_C: NDArray[np.int32], place_C: NDArray[np.int32]) -> int:
+    """Places of a block that anybody sent, and their number: no branch, which no processor could foretell."""
+    found = 0
+    for i in range(len(sent_C)):
+        place_C[found] = i
+        found += sent_C[i] != 0
+    return found
 
 
 @compiled(INT, READ_INT64_2, READ_INT64_2, FILL_INT64_2, FILL_INT64_1, FILL_INT64_1)
 def _rank(row_BN: Ints, index_RK: Ints, rank_RK: Ints, at_T: Ints, sizes_B: Ints) -> int:
     """Each value's rank among the coefficients of its block that anybody sent; their places and number."""
-    rank_C, total = np.empty(BLOCK_SIZE, np.int32), 0
+    rank_C, place_C, total = np.empty(BLOCK_SIZE, np.int32), np.empty(BLOCK_SIZE, np.int32), 0
     every = len(index_RK) == 1
     for block in range(len(row_BN)):
-        rank_C[:] = -1
+        rank_C[:] = 0
         for node in range(row_BN.shape[1]):
             row = row_BN[block, node]
             if row >= 0:
                 at = 0 if every else row
                 for k in range(index_RK.shape[1]):
-                    rank_C[index_RK[at, k]] = 0
-        start = total
-        for i in range(BLOCK_SIZE):
-            if rank_C[i] == 0:
-                rank_C[i] = total - start
-                at_T[total] = block * BLOCK_SIZE + i
-                total += 1
-        sizes_B[block] = total - start
+                    rank_C[index_RK[at, k]] = 1
+        found = _found(rank_C, place_C)
+        for i in range(found):
+            rank_C[place_C[i]] = i
+            at_T[total + i] = block * BLOCK_SIZE + place_C[i]
+        total += found
+        sizes_B[block] = found
         for node in range(row_BN.shape[1]):
             row = row_BN[block, node]
             if row >= 0:
@@ -255,7 +295,7 @@ def _tally(
     row_BN: Ints, index_RK: Ints, sign_RK: NDArray[np.int8], at_T: Ints, net_T: Ints, sent_T: Ints
 ) -> int:
     """Places, sums of signs and numbers of senders of all coefficients that anybody sent; their number."""
-    both_C, total = np.empty(BLOCK_SIZE, np.int32), 0
+    both_C, place_C, total = np.empty(BLOCK_SIZE, np.int32), np.empty(BLOCK_SIZE, np.int32), 0
     every = len(index_RK) == 1
     for block in range(len(row_BN)):
         both_C[:] = 0
@@ -265,12 +305,13 @@ def _tally(
                 at = 0 if every else row
                 for k in range(index_RK.shape[1]):
                     both_C[index_RK[at, k]] += _SENDER + sign_RK[row, k]
-        for i in range(BLOCK_SIZE):
-            if both_C[i]:
-                sent = (both_C[i] + _SENDER // 2) // _SENDER
-                at_T[total] = block * BLOCK_SIZE + i
-                net_T[total], sent_T[total] = both_C[i] - sent * _SENDER, sent
-                total += 1
+        found = _found(both_C, place_C)
+        for i in range(found):
+            both = both_C[place_C[i]]
+            sent = (both + _SENDER // 2) >> _SENDER_BITS
+            at_T[total + i] = block * BLOCK_SIZE + place_C[i]
+            net_T[total + i], sent_T[total + i] = both - sent * _SENDER, sent
+        total += found
     return total
 
 
@@ -296,7 +337,8 @@ def _sum(
     sent_T: Ints,
 ) -> int:
     """As `_tally`, of values as `Scaled.of` counts them."""
-    sum_C, sent_C, total = np.empty(BLOCK_SIZE, np.int64), np.empty(BLOCK_SIZE, np.int64), 0
+    sum_C, sent_C, total = np.empty(BLOCK_SIZE, np.int64), np.empty(BLOCK_SIZE, np.int32), 0
+    place_C = np.empty(BLOCK_SIZE, np.int32)
     every = len(index_RK) == 1
     for block in range(len(row_BN)):
         sum_C[:] = 0
@@ -311,11 +353,11 @@ def _sum(
                     kept = abs(product) >> down << up
                     sum_C[index_RK[at, k]] += kept if product > 0 else -kept
                     sent_C[index_RK[at, k]] += 1
-        for i in range(BLOCK_SIZE):
-            if sent_C[i]:
-                at_T[total] = block * BLOCK_SIZE + i
-                sum_T[total], sent_T[total] = sum_C[i], sent_C[i]
-                total += 1
+        found = _found(sent_C, place_C)
+        for i in range(found):
+            at_T[total + i] = block * BLOCK_SIZE + place_C[i]
+            sum_T[total + i], sent_T[total + i] = sum_C[place_C[i]], sent_C[place_C[i]]
+        total += found
     return total
 
 
@@ -333,17 +375,27 @@ def aggregate_of(parts: Iterable[Part], block_count: int, *, has_scale: bool) ->
         if len(part) == 3:
             assert exponent_N is not None
             value_T = _fourteen_bits(at_T, value_T, part[2], exponent_N)
-        is_some = np.flatnonzero(value_T)
-        at_T = at_T[is_some]
-        if len(at_T):
-            first, last = (int(at) >> _BLOCK_BITS for at in at_T[[0, -1]])
-            count_N[first : last + 1] += np.bincount((at_T >> _BLOCK_BITS) - first)
-        kept_index.append((at_T & BLOCK_SIZE - 1).astype(np.int16))
-        kept_value.append(value_T[is_some].astype(np.int32))
+        index_T, whole_T = np.empty(len(at_T), np.int16), np.empty(len(at_T), np.int32)
+        some = _keep(at_T, value_T, count_N, index_T, whole_T)
+        kept_index.append(index_T[:some].copy())
+        kept_value.append(whole_T[:some].copy())
     # Of a dense wire these are as many as parameters: the parts are not held beside the whole.
     whole_T = np.concatenate(kept_value)
     kept_value.clear()
     return Aggregate(count_N, np.concatenate(kept_index), whole_T, exponent_N)
+
+
+@compiled(INT, READ_INT64_1, READ_INT64_1, FILL_INT64_1, Kind("int16", 1, is_filled=True), FILL_INT32_1)
+def _keep(
+    at_T: Ints, value_T: Ints, count_N: Ints, index_T: NDArray[np.int16], whole_T: NDArray[np.int32]
+) -> int:
+    """Indices and values of what is not zero, which are counted block by block; their number."""
+    some = 0
+    for t in range(len(at_T)):
+        index_T[some], whole_T[some] = at_T[t] & BLOCK_SIZE - 1, value_T[t]
+        count_N[at_T[t] >> _BLOCK_BITS] += value_T[t] != 0
+        some += value_T[t] != 0
+    return some
 
 
 def bit_lengths(number: Ints) -> Ints:
