@@ -91,12 +91,14 @@ def lived(plan: Plan) -> str:
     most = max(sum(row.amount for row in rows if row.peer == one.peer) for one in world.spec.nodes)
     times = [link.manifest.time_s for _, link in sorted(world.promises.chain.items())]
     confirmed = [one for one in world.promises.audits.values() if one.ruling is AuditStatus.CONFIRMED]
-    return (
-        f"{plan.lying_node}: rounds {world.left_round} to {world.back_round} of {world.promises.trained} away, "
-        f"trained in {trained}; audits {dict(found)}; paid {paid / max(most, 1):.0%} of the most; "
-        f"{len(world.contracts.cases)} cases in court; {len(confirmed)} faults; the run took "
-        f"{(times[-1] - times[0]) / 60:.0f} minutes of agreed time"
+    words = (
+        f"{plan.lying_node}: away in rounds {world.left_round} to {world.back_round}",
+        f"trained in {trained} of {world.promises.trained}",
+        f"audits {dict(found)}, {len(confirmed)} faults, {len(world.contracts.cases)} cases in court",
+        f"paid {paid / max(most, 1):.0%} of the most",
+        f"{(times[-1] - times[0]) / 60:.0f} minutes of agreed time",
     )
+    return "; ".join(words)
 
 
 def main() -> None:
