@@ -28,13 +28,14 @@ from assay.bundle.milestone import milestone_text
 from assay.bundle.read import BUNDLE, REPORT, Delivered
 from assay.bundle.registry.files import FOLDER, PROVENANCE
 from assay.bundle.release import BadReleaseError
+from assay.bundle.report.charts import AGREED
 from assay.bundle.report.loss_kind import loss_kind
 from assay.bundle.report.picture import PICTURE_BYTES_MAX, check_other_version
 from assay.bundle.report.training import claimed
 from assay.bundle.report.training_page import loss_text, share_text
 from assay.bundle.settlement_file import SETTLEMENTS, epoch_name
 from assay.bundle.successor import check_predecessor
-from assay.bundle.write import ANCHOR, PICTURES, write_bundle
+from assay.bundle.write import ANCHOR, PICTURES, REPORT_PAGE, write_bundle
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.event_proof import BlockPoint, read_event
 from assay.ledger.settlement.ending import ending_of
@@ -55,6 +56,7 @@ from assay.verifier.aggregation.registry import check_aggregation
 from assay.verifier.aggregation.reputation import Reputation
 
 OnParameters = Callable[[int, NDArray[np.float32]], None]  # a round, and theta that it begins with
+PAGE_BYTES_MAX = 1 << 24
 SUMMARY, BOOKS = "summary.json", "ledger.db"
 
 
@@ -135,7 +137,7 @@ def verify(
     with tempfile.TemporaryDirectory() as scratch:
         again = Path(scratch) / BUNDLE
         try:
-            write_bundle(again, finished)
+            write_bundle(again, finished, has_agreed=_has_agreed(delivered.bundle))
         except BadReleaseError as error:
             raise IntegrityError(f"{BUNDLE}/{FOLDER}/{PROVENANCE}: {error}") from None
         bundle_files, drawn_by = _compare(again, delivered.bundle)
@@ -392,6 +394,15 @@ def _anchor(delivered: Delivered) -> Anchored | None:
     except (OSError, ValueError, RecursionError) as error:
         raise IntegrityError(f"{BUNDLE}/{ANCHOR}: {error}") from None
     return found
+
+
+def _has_agreed(bundle: Path) -> bool:
+    """Whether its page draws the agreed loss, as those of earlier versions do not; all else is compared."""
+    try:
+        with open(bundle / REPORT_PAGE, "rb") as file:
+            return AGREED.encode() in file.read(PAGE_BYTES_MAX)
+    except OSError:
+        return True
 
 
 def _compare(made: Path, given: Path) -> tuple[int, str]:

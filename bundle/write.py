@@ -68,8 +68,13 @@ REPORT_PAGE = "report.html"
 PICTURES = (f"model/{PICTURE}", f"{ADAPTER}/{PICTURE}")
 
 
-def write_bundle(folder: Path, run: Finished) -> Digest:
+def write_bundle(folder: Path, run: Finished, *, has_agreed: bool = True) -> Digest:
     """Write the folder and return the digest of the model in it; an existing folder stays.
+
+    Args:
+        folder: Of the bundle.
+        run: What it is made of.
+        has_agreed: Whether the loss that verifiers agreed on is drawn, as in bundles of today.
 
     Raises:
         Unavailable: a blob is missing or damaged.
@@ -91,7 +96,7 @@ def write_bundle(folder: Path, run: Finished) -> Digest:
         path.write_bytes(encode(shown))
     _write_settlements(partial, run)
     _write_inputs(partial, run.inputs)
-    _write_receipts_and_model(partial, run, sizes)
+    _write_receipts_and_model(partial, run, sizes, has_agreed)
     os.replace(partial, folder)
     return run.state
 
@@ -139,7 +144,9 @@ def _write_inputs(folder: Path, inputs: RunInputs) -> None:
         np.save(folder / OUTER, np.stack(inputs.buffers), allow_pickle=False)
 
 
-def _write_receipts_and_model(folder: Path, run: Finished, sizes: Mapping[Digest, int]) -> None:
+def _write_receipts_and_model(
+    folder: Path, run: Finished, sizes: Mapping[Digest, int], has_agreed: bool
+) -> None:
     tables = {epoch: one.settlement for epoch, one in run.settled.items()}
     facts = tuple(facts_of(run.spec, run.run_id, run.links, tables))
     (folder / "receipts").mkdir()
@@ -179,8 +186,8 @@ def _write_receipts_and_model(folder: Path, run: Finished, sizes: Mapping[Digest
     body = report_json(report)
     (folder / REPORT).write_bytes(body)
     kind = loss_kind(run.spec)
-    (folder / REPORT_PAGE).write_text(training_page(report, kind))
-    drawn = picture(report, hashlib.sha256(body).hexdigest(), kind)
+    (folder / REPORT_PAGE).write_text(training_page(report, kind, has_agreed=has_agreed))
+    drawn = picture(report, hashlib.sha256(body).hexdigest(), kind, has_agreed=has_agreed)
     card = model_card(run, report)
     _write_card(model, card, drawn)
     if run.spec.model.is_adapted:

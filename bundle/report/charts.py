@@ -89,15 +89,17 @@ class Chart:
         return f"{value:,.{self.decimals}f}"
 
 
-def charts_of(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> tuple[Chart, ...]:
-    """The charts of a report; none without a round of training."""
-    return tuple(chart for chart in _charts(report, kind) if chart is not None)
+def charts_of(
+    report: TrainingReport, kind: LossKind = NEXT_TOKEN, *, has_agreed: bool = True
+) -> tuple[Chart, ...]:
+    """The charts of a report; none without a round of training. has_agreed: as `write_bundle`'s."""
+    return tuple(chart for chart in _charts(report, kind, has_agreed) if chart is not None)
 
 
-def _charts(report: TrainingReport, kind: LossKind) -> Iterator[Chart | None]:
+def _charts(report: TrainingReport, kind: LossKind, has_agreed: bool) -> Iterator[Chart | None]:
     rounds = report.rounds
     spreads = {one.round: one.loss_micro for one in rounds if one.loss_micro is not None}
-    agreed = agreed_losses(report, kind)
+    agreed = agreed_losses(report, kind) if has_agreed else {}
     measured = " Held out: by the last round of each epoch with a milestone, as the verifiers measured it."
     yield chart_of(
         kind.name[0].upper() + kind.name[1:],

@@ -23,8 +23,10 @@ SIZE_MAX = (1100, 600)  # pixels
 _DRAWN_BY = re.compile(r"matplotlib [0-9.a-z+]{1,40}")
 
 
-def picture(report: TrainingReport, report_digest: str, kind: LossKind = NEXT_TOKEN) -> bytes:
-    """The PNG file. report_digest: in hexadecimal, of the report's file."""
+def picture(
+    report: TrainingReport, report_digest: str, kind: LossKind = NEXT_TOKEN, *, has_agreed: bool = True
+) -> bytes:
+    """The PNG file. report_digest: in hexadecimal, of the report's file. has_agreed: as `write_bundle`'s."""
     spreads = [(one.round, one.loss_micro) for one in report.rounds if one.loss_micro is not None]
     at = [round_id for round_id, _ in spreads]
     medians = [spread.median / MICRO for _, spread in spreads]
@@ -32,7 +34,7 @@ def picture(report: TrainingReport, report_digest: str, kind: LossKind = NEXT_TO
         figure = Figure(figsize=(8, 3.6), layout="constrained")
         axes = figure.subplots()
         axes.plot(at, medians, "-" if len(at) > 1 else "o", color="#0b5d5a", label="median of the nodes")
-        if agreed := agreed_losses(report, kind):
+        if has_agreed and (agreed := agreed_losses(report, kind)):
             axes.plot([*agreed], [*agreed.values()], "o--", color="#9a3b12", label=AGREED)
         low, high = axes.get_ylim()
         axes.fill_between(

@@ -89,8 +89,8 @@ def report_lines(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> Iterato
         yield f"{'sampled text':<33}{one_line(sample)}"
 
 
-def training_page(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> str:
-    """The report as one HTML page."""
+def training_page(report: TrainingReport, kind: LossKind = NEXT_TOKEN, *, has_agreed: bool = True) -> str:
+    """The report as one HTML page. has_agreed: as `write_bundle`'s."""
     title = f"Training of {escape(one_line(report.run))}"
     figures = "\n".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
@@ -98,7 +98,7 @@ def training_page(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> str:
     )
     charts = "\n".join(
         f"<section><h2>{escape(chart.title)}</h2>\n{figure_html(chart)}</section>"
-        for chart in charts_of(report, kind)
+        for chart in charts_of(report, kind, has_agreed=has_agreed)
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'

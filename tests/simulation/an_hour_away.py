@@ -2,9 +2,9 @@
 
     python -m tests.simulation.an_hour_away
 
-Production processes in one thread (whole_network.py). Every step is audited, so that whoever goes away owes an
-opening; who owes one may be away for two hours. First an honest node is cut off for an hour, then one whose
-steps are honest opens none and is heard of all the time. Some five minutes of CPU each.
+Production processes in one thread (whole_network.py). Every step is audited, so that whoever goes away owes
+an opening; who owes one may be away for two hours. First an honest node is cut off for an hour, then one
+that is there all the time opens none. Some five minutes of CPU each.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def lived(plan: Plan) -> str:
 def main() -> None:
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of bytes have another order in each interpreter
         os.execve(sys.executable, [sys.executable, "-m", "tests.simulation.an_hour_away"], ORDERED)
-    print(lived(replace(CALM, rounds=30)), flush=True)
+    print(lived(replace(CALM, rounds=55)), flush=True)
     print(lived(replace(CALM, rounds=8, lying_node="withhold-opening")), flush=True)
 
 

@@ -11,7 +11,7 @@ export const LAYOUT = {
   "QuorumCertificate": ["assay/certificate/1", "vote", "verifiers", "signatures"],
   "Vote": ["assay/vote/1", "run_id", "iteration", "kind", "block"],
   "SignedCommit": ["assay/signed-commit/2", "commit", "signature", "statement"],
-  "Commit": ["assay/commit/2", "run_id", "round", "node", "parent", "state", "batch_root", "update", "update_bytes", "base", "momentum_before", "momentum_after", "inner", "commitment", "exec_class", "tokens", "loss_micro"],
+  "Commit": ["assay/commit/2", "run_id", "round", "node", "parent", "state", "batch_root", "update", "update_bytes", "base", "momentum_before", "momentum_after", "inner", "commitment", "exec_class", "tokens", "loss_micro", "seat?"],
   "SignedVerdict": ["assay/signed-verdict/3", "verdict", "signature"],
   "Verdict": ["assay/verdict/3", "run_id", "round", "node", "verifier", "salt", "outcome", "exec_class", "recomputed", "is_biased", "witness", "opening", "opening_bytes", "distance_ppb", "block"],
   "SignedVerdictCommitment": ["assay/signed-verdict-commitment/2", "commitment", "signature"],

@@ -76,7 +76,7 @@ def test_the_command_line_adds_to_the_file_and_comes_before_it(tmp_path):
         ('[nodes]\n1 = "pass-all"', "[nodes] 1 = \"pass-all\": behaviour 'pass-all' is unknown"),
         ('[nodes]\n5 = "diverge"', '[nodes] 5 = "diverge": no such node; nodes are 0 to 4'),
         ('[nodes]\n01 = "diverge"', '[nodes] 01 = "diverge": no such node'),
-        ('[nodes]\n1 = "diverge@60"', "would begin in round 60 of a run whose last is 59"),
+        ('[nodes]\n1 = "diverge@70"', "would begin in round 70 of a run whose last is 69"),
         ('[nodes]\n1 = "diverge@x"', "expected NAME@ROUND"),
         ('[nodes]\n1 = ["diverge"]', '[nodes] 1 = ["diverge"]: expected text'),
         ('[verifiers]\n1 = "diverge"', "[verifiers] 1 = \"diverge\": behaviour 'diverge' is unknown"),
