@@ -81,7 +81,7 @@ GROUPS: Mapping[str, tuple[Field, ...]] = {
     ),
     "Work": (
         Field(
-            name="rounds", table="run", key="rounds", label="Rounds", start="60", kind=Kind.WHOLE,
+            name="rounds", table="run", key="rounds", label="Rounds", start="70", kind=Kind.WHOLE,
             hint=f"A longer run than {ROUNDS_MAX:,} rounds is quoted by your own command.",
         ),
         Field(
