@@ -50,8 +50,11 @@ def _one_thread():
 def theta_of(model: ModelSpec) -> tuple[Layout, np.ndarray]:
     """Parameters large enough that every part of the model matters."""
     layout = layout_of(model)
-    theta = initial_parameters(3, layout.names, layout.shapes)
-    return layout, theta * np.float32(4) + np.float32(0.01)
+    theta = initial_parameters(3, layout.names, layout.shapes) * np.float32(4) + np.float32(0.01)
+    for name, part in layout.views(theta).items():
+        if name.endswith(("q_norm.weight", "k_norm.weight")):
+            part /= 4  # or attention is a step from one place to another, and no gradient says how far it holds
+    return layout, theta
 
 
 def parts_of(layout: Layout, theta: np.ndarray) -> dict[str, np.ndarray]:
