@@ -28,7 +28,7 @@ from tests.simulation import whole_network
 from tests.simulation.rounds import ORDERED
 from tests.simulation.whole_network import Plan, WholeNetwork, planned, simulate
 
-HOUR_S, STEP_S, FROM_ROUND = 3600.0, 50.0, 2
+HOUR_S, STEP_S, FROM_ROUND = 3600.0, 100.0, 2
 # Who looks at the chain, or at the disk, does so as seldom as in a real network of slow steps.
 SELDOM = (
     (verifier_process, "TICK_S", 2.0), (chain_duties, "SETTLE_S", 120.0), (funding_watch, "POLL_S", 60.0),
@@ -47,7 +47,7 @@ class SlowNetwork(WholeNetwork):
     def __post_init__(self) -> None:
         super().__post_init__()
         for one in self.processes.values():
-            one.work_s = 1.0 if one.is_verifier else STEP_S
+            one.work_s, one.step_s = 1.0, STEP_S
         liars = (one.peer for one in self.processes.values() if not one.is_honest)
         self.away = next(liars, self.spec.nodes[0].peer)
 

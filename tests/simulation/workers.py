@@ -20,9 +20,11 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
+from assay.node.messages import TakeStep
 from assay.participant.worker import answering
 from assay.protocol.types import Digest
 from assay.testing.members import a_digest
+from tests.simulation.conduct import HEAD_BYTES
 from tests.simulation.disk import HERE, Killed
 
 _LENGTH = struct.Struct(">I")
@@ -62,10 +64,11 @@ def a_class(*_machine: object) -> Digest:
 class Child:
     """A worker's process as `WorkerProcess` sees it: it answers when it is read from."""
 
-    def __init__(self, module: str, work_s: float) -> None:
+    def __init__(self, module: str, work_s: float, step_s: float) -> None:
         found = importlib.import_module(module)
         self._answer: Callable[[bytes], bytes] = answering(found.START, found.open_worker)
-        self._work_s, self._asked, self._said = work_s, bytearray(), bytearray()
+        self._work_s, self._step_s = work_s, step_s
+        self._asked, self._said = bytearray(), bytearray()
         self._is_dead = False
 
     stdin = stdout = property(lambda self: self)
@@ -90,7 +93,8 @@ class Child:
     async def receive_some(self, count: int) -> bytes:
         """The next bytes of its answer; none once it is dead."""
         if not self._said and not self._is_dead:
-            await trio.sleep(self._work_s)
+            is_step = TakeStep.TAG in self._asked[:HEAD_BYTES]
+            await trio.sleep(self._work_s + self._step_s * is_step)
             (length,) = _LENGTH.unpack_from(self._asked)
             body = bytes(self._asked[_LENGTH.size : _LENGTH.size + length])
             del self._asked[: _LENGTH.size + length]
@@ -117,7 +121,7 @@ async def start(module: str, _log_file: BinaryIO) -> Child:
     await trio.lowlevel.checkpoint()
     here = HERE.get()
     assert here is not None
-    return Child(module, here.work_s)
+    return Child(module, here.work_s, here.step_s)
 
 
 @contextmanager

@@ -53,7 +53,9 @@ def theta_of(model: ModelSpec) -> tuple[Layout, np.ndarray]:
     theta = initial_parameters(3, layout.names, layout.shapes) * np.float32(4) + np.float32(0.01)
     for name, part in layout.views(theta).items():
         if name.endswith(("q_norm.weight", "k_norm.weight")):
-            part /= 4  # or attention is a step from one place to another, and no gradient says how far it holds
+            part /= (
+                4  # or attention is a step from one place to another, and no gradient says how far it holds
+            )
     return layout, theta
 
 
