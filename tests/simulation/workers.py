@@ -24,7 +24,6 @@ from assay.node.messages import TakeStep
 from assay.participant.worker import answering
 from assay.protocol.types import Digest
 from assay.testing.members import a_digest
-from tests.simulation.conduct import HEAD_BYTES
 from tests.simulation.disk import HERE, Killed
 
 _LENGTH = struct.Struct(">I")
@@ -93,7 +92,7 @@ class Child:
     async def receive_some(self, count: int) -> bytes:
         """The next bytes of its answer; none once it is dead."""
         if not self._said and not self._is_dead:
-            is_step = TakeStep.TAG in self._asked[:HEAD_BYTES]
+            is_step = TakeStep.TAG in self._asked[:64]
             await trio.sleep(self._work_s + self._step_s * is_step)
             (length,) = _LENGTH.unpack_from(self._asked)
             body = bytes(self._asked[_LENGTH.size : _LENGTH.size + length])
