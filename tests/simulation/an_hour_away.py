@@ -104,7 +104,7 @@ def lived(plan: Plan) -> str:
 def main() -> None:
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of bytes have another order in each interpreter
         os.execve(sys.executable, [sys.executable, "-m", "tests.simulation.an_hour_away"], ORDERED)
-    print(lived(replace(CALM, rounds=55)), flush=True)
+    print(lived(replace(CALM, rounds=45)), flush=True)
     print(lived(replace(CALM, rounds=8, lying_node="withhold-opening")), flush=True)
 
 
