@@ -259,6 +259,6 @@ def test_a_visitor_types_an_order_and_sees_its_quote_its_errors_and_its_file(bro
         finally:
             browser.ask("Emulation.setScriptExecutionDisabled", value=False)
 
-    assert "6.144000" in doubled and "3.072000" in first
+    assert "6.144000" in doubled and "3.584000" in first
     assert "rounds = 120" in toml and "expected a whole number" in wrong
     assert browser.complaints == []
