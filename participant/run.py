@@ -14,12 +14,12 @@ from dataclasses import replace
 import trio
 
 from assay.network.host import Handler, Host, Notification
-from assay.participant.config import Door, Participant, open_network
+from assay.participant.config import Door, Participant, open_network, read_run
 from assay.participant.follower import Follower
 from assay.participant.health import watch_health
 from assay.participant.metrics import serving_metrics
 from assay.participant.pushes import Pushes
-from assay.participant.refresh import refresh_records
+from assay.participant.refresh import ASK, Records, own_record, refresh_records
 from assay.participant.telemetry.round_trips import FILE, write_round_trips
 from assay.participant.telemetry.traces import trace_chain, tracing
 from assay.protocol.encoding.codec import decode_any
@@ -50,7 +50,7 @@ async def participate(
     Args:
         me: The participant.
         follower: Its chain.
-        handlers: Requests that it answers besides `links`, by method.
+        handlers: Requests that it answers besides `links` and `records`, by method.
         take: Takes each notification and raises what is wrong with it; by default certified manifests are
             taken into the chain, funding reports beside it, and peers are asked when no manifest comes.
         ready: If given, `handlers` and `take` are not called before it is set; peers' messages wait.
@@ -81,15 +81,17 @@ async def participate(
     waiting = {name: after_ready(handler) for name, handler in (handlers or {}).items()}
     if door is not None:
         door = replace(door, handlers={name: after_ready(one) for name, one in door.handlers.items()})
+    records = Records(read_run(me.config)[0], me.config.records, own_record(me), me.me)
+    answers = {"links": follower.answer_links, ASK: records.answer, **waiting}
     async with (
-        open_network(me, {"links": follower.answer_links, **waiting}, door) as host,
+        open_network(me, answers, door) as host,
         serving_metrics(me, follower, host),
         tracing(me.traces),
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(trace_chain, me.traces, me.spec, me.me, follower)
         nursery.start_soon(host.keep_connected, list(me.addresses.values()))
-        nursery.start_soon(refresh_records, me, host)
+        nursery.start_soon(refresh_records, me, host, records)
         nursery.start_soon(watch_health, me)
         members = frozenset((*me.addresses, *me.spec.seat_peers))
         nursery.start_soon(write_round_trips, me.config.folder / FILE, members, host)
