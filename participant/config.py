@@ -101,6 +101,7 @@ class Participant:
     addresses: Mapping[PeerId, PeerAddress]
     store: Store
     blobs: DiskBlobs
+    records: tuple[SignedRecord, ...] = ()  # those of the run file
     watchtowers: tuple[PeerId, ...] = ()  # those of the run file, and those whose records we keep
     ledger_service: PeerId | None = None  # whose books a verifier cosigns, and a buyer packs
     readings: Readings = field(default_factory=Readings)  # for the metrics
@@ -180,6 +181,7 @@ def open_participant(config: Config, *, is_archive: bool = False) -> Participant
         run_id=run.run_id,
         deployment=deployment,
         addresses=addresses_of(records),
+        records=run.content.records,
         watchtowers=tuple(one.peer for one in records if one.role is Role.WATCHTOWER),
         store=Store(config.folder / "store.db"),
         blobs=DiskBlobs(config.folder / "blobs", bytes_max=sys.maxsize if is_archive else config.blob_bytes),

@@ -32,7 +32,6 @@ from assay.participant.files.record import (
     read_records,
     takes_place_of,
 )
-from assay.participant.files.run_file import RunFile
 from assay.participant.wallet.claims import open_chain
 from assay.protocol.encoding.codec import Max, decode, encode
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault
@@ -61,11 +60,11 @@ class NewerRecords:
 class Records:
     """The newest record of each member of a run that its file names, as this process knows them."""
 
-    def __init__(self, run: RunFile, folder: Path, own: Path, me: PeerId) -> None:
+    def __init__(self, given: Iterable[SignedRecord], folder: Path, own: Path, me: PeerId) -> None:
         """Begin with what is in files.
 
         Args:
-            run: The run file.
+            given: The run file's.
             folder: Of the records that were passed by hand; it takes what is found.
             own: The file of our own record, which others may ask for; none is as good.
             me: Our peer id, of which no record is looked for.
@@ -75,7 +74,7 @@ class Records:
         """
         now_s = int(time.time())
         self._folder, self._me = folder, me
-        self._given = {one.record.peer: one for one in run.content.records}
+        self._given = {one.record.peer: one for one in given}
         self._newer: dict[PeerId, SignedRecord] = {}
         self._seen: dict[PeerId, int] = {}  # the block of the last announcement that was read
         mine = [read_record(own, now_s)] if own.exists() else []
@@ -103,6 +102,8 @@ class Records:
 
         now_s = int(time.time())
         given = [self._given[peer] for peer in self.members]
+        if not given:
+            return
         blocks = chain.record_blocks([(evm_address(one.record.account), one.record.peer) for one in given])
         for one, block in zip(given, blocks, strict=True):
             peer, account = one.record.peer, one.record.account

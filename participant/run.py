@@ -14,7 +14,7 @@ from dataclasses import replace
 import trio
 
 from assay.network.host import Handler, Host, Notification
-from assay.participant.config import Door, Participant, open_network, read_run
+from assay.participant.config import Door, Participant, open_network
 from assay.participant.follower import Follower
 from assay.participant.health import watch_health
 from assay.participant.metrics import serving_metrics
@@ -81,7 +81,7 @@ async def participate(
     waiting = {name: after_ready(handler) for name, handler in (handlers or {}).items()}
     if door is not None:
         door = replace(door, handlers={name: after_ready(one) for name, one in door.handlers.items()})
-    records = Records(read_run(me.config)[0], me.config.records, own_record(me), me.me)
+    records = Records(me.records, me.config.records, own_record(me), me.me)
     answers = {"links": follower.answer_links, ASK: records.answer, **waiting}
     async with (
         open_network(me, answers, door) as host,

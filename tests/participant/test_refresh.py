@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def known_to(folder: Path, name: str = VERIFIERS[0], own: Path = Path("none")) -> Records:
-    return Records(a_run_file(), folder, own, peer(name))
+    return Records(a_run_file().content.records, folder, own, peer(name))
 
 
 def hosts(folder: Path, there: ADirectory, records: Records | None = None) -> list[str]:

@@ -36,6 +36,7 @@ class Power:
     is_worker: bool = False  # its worker is at work: it is the worker that writes, and that is killed
     work_s: float = 0.01  # of its worker, for each request
     step_s: float = 0.0  # more, for a step
+    ahead_s: float = 0.0  # of its clock
     told: Callable[[], None] = field(default=lambda: None)
 
     def write(self, do: Callable[[], Any], torn: Callable[[], Any] = lambda: None) -> Any:

@@ -1,7 +1,8 @@
 """One thread: production processes run by one seed: no threads, no real clock, no chance but the seed's.
 
 Inside `one_thread` what production code runs in threads runs in line, `time.time` is the virtual clock of
-trio, and both trio's order of tasks and the module `random` follow from the seed.
+trio, as far as a process's own is right, and trio's order of tasks and the module `random` follow from the
+seed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from trio._core import _run as scheduler
 from assay.protocol.randomness import vrf
 from assay.training.compiled import compile_all
 from assay.verifier.round import beacon
+from tests.simulation.disk import HERE
 from tests.simulation.remembered import made_once
 
 T = TypeVar("T")
@@ -40,6 +42,12 @@ def now_s() -> float:
         return BEGUN_S + trio.current_time()
     except RuntimeError:
         return _real_time()
+
+
+def clock_s() -> float:
+    """Unix time as the clock of the process that runs has it."""
+    here = HERE.get()
+    return now_s() + (0.0 if here is None else here.ahead_s)
 
 
 async def _in_line(call: Callable[..., T], *args: Any, **_options: Any) -> T:
@@ -62,7 +70,7 @@ def one_thread(seed: int) -> Iterator[None]:
         mock.patch.object(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
         mock.patch.object(trio.to_thread, "run_sync", _in_line),
         mock.patch.object(trio.from_thread, "run_sync", lambda call, *args: call(*args)),
-        mock.patch.object(time, "time", now_s),
+        mock.patch.object(time, "time", clock_s),
         mock.patch.object(os, "urandom", random.randbytes),
         mock.patch.object(nacl.bindings, "crypto_sign_open", _opened),
         mock.patch.object(beacon, "verify", _proved),

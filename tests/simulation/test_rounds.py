@@ -193,6 +193,25 @@ def test_verifiers_that_forget_what_they_signed_are_found(monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_leader_whose_store_lost_the_end_of_its_log_keeps_its_word_by_its_high_water_mark(monkeypatch):
+    plan = {"rounds": 4, "storm_s": 5.0, "loses": True, "tears": True}
+    assert not any(broken(seed, **plan) for seed in (0, 1, 23))
+    monkeypatch.setattr(HighWater, "note", lambda _mark, _iteration, _statement, **_: None)
+    assert any(
+        "signed two" in found or "DUMMY and FINALISE" in found or "from us" in found
+        for found in (broken(seed, **plan) for seed in range(23, 60))
+    )
+
+
+@pytest.mark.slow
+def test_clocks_that_are_seconds_wrong_change_nothing_and_are_seen_where_they_do(monkeypatch):
+    assert broken(rounds=3, clocks=8) == ""
+    monkeypatch.setattr("assay.verifier.round.examination.AHEAD_S", 1)
+    monkeypatch.setattr("assay.verifier.round.examination.AHEAD_SHARE", 1000)
+    assert "was given up" in broken(rounds=3, clocks=8)
+
+
+@pytest.mark.slow
 def test_a_node_that_makes_another_commit_after_a_restart_is_found(monkeypatch):
     sound, value = Trainer.step, Store.value
 

@@ -116,6 +116,7 @@ START_S = 60.0  # in which a newcomer has a seat, so that a run that needs it st
 JOIN_ROUNDS = 5  # more of training, in which newcomers catch up and train
 ROTATION_ROUNDS = 8  # more of training, so that the audits of a seat that retires end in it
 NODES = 4  # but newcomers
+WRONG_S = 4.0  # at most, of a clock: two differ by less than the 10 s that verifiers bear with
 WORK_S = (0.01, 0.05, 0.1)  # of a worker for a request: all audits of a dispute fit into `collect_ms`
 
 
@@ -180,6 +181,8 @@ class Plan:
     most_loss_micro: int = 0  # of the model after each epoch; 0: there are no milestones
     has_sizes: bool = False  # whether nodes choose how many sequences a step takes
     loses: bool = False  # whether the first leader's store is lost as it proposes
+    tears: bool = False  # whether only the end of its log is, from any byte on
+    clocks: int = 0  # how often a process's clock is set wrong
     has_known_answers: bool = False  # whether each node has a step that is false on order
     own: int = 0  # nodes that train on data of their own
     has_passes: bool = False  # whether windows are drawn without replacement
@@ -231,6 +234,8 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         has_known_answers=has_known_answers,
         has_sizes=random.Random(f"sizes {seed}").random() < 0.15,
         loses=storm_s > 0 and random.Random(f"loses {seed}").random() < 0.15,
+        tears=random.Random(f"tears {seed}").random() < 0.5,
+        clocks=8 if random.Random(f"clocks {seed}").random() < 0.2 else 0,
         joins_s=joins_s,
         start_s=start_s,
         rounds=rounds + ROTATION_ROUNDS if resigns_s else rounds,
@@ -317,17 +322,20 @@ class WholeNetwork:
     plan: Plan
     folder: Path
     rng: random.Random = field(init=False)
+    clocks: random.Random = field(init=False)
     network: Network = field(init=False)
     promises: Promises = field(init=False)
     processes: dict[PeerId, Process] = field(default_factory=dict)
     newcomers: dict[PeerId, Process] = field(default_factory=dict)
     troubled: set[PeerId] = field(default_factory=set)  # who was killed, or cut off from others
-    forgetful: Process | None = None  # whose store was lost
+    forgetful: Process | None = None  # whose store was lost, or the end of it
+    crashed: dict[Path, bytes] = field(default_factory=dict)  # what of that store was on disk when it died
     warnings: list[str] = field(default_factory=list)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"world {self.seed}")
+        self.clocks = random.Random(f"clocks of {self.seed}")
         self.spec = self.the_spec()
         a_data_folder(self.folder / "data")
         write_tokens(self.folder / "own", [TEXT[::-1]])
@@ -517,6 +525,8 @@ class WholeNetwork:
                     raise
             finally:
                 if me is not None:
+                    if one is self.forgetful and not one.kills:
+                        self.crashed = {path: path.read_bytes() for path in one.folder.glob("store.db*")}
                     me.store.close()
                 if isinstance(one.service, Verifier):
                     one.service.high_water.close()
@@ -526,9 +536,16 @@ class WholeNetwork:
                 self.troubled.add(one.peer)
                 self.lines.append(f"{trio.current_time():8.2f} {one.name}: killed")
                 if one is self.forgetful and one.kills == 1:
-                    for path in one.folder.glob("store.db*"):
-                        path.unlink()
+                    self._lose_store(one)
                 await trio.sleep(0.2 if one is self.forgetful else self.rng.uniform(0.1, 15))
+
+    def _lose_store(self, one: Process) -> None:
+        """Leave nothing of a dead process's store, or what its disk had, less the end of the log."""
+        for path in one.folder.glob("store.db*"):
+            path.unlink()
+        for path, body in self.crashed.items() if self.plan.tears else ():
+            is_log = path.name.endswith("-wal")
+            path.write_bytes(body[: one.rng.randrange(len(body) + 1)] if is_log else body)
 
     # ---- faults
 
@@ -543,6 +560,8 @@ class WholeNetwork:
             events.append((self.rng.uniform(0, end_s), self._break))
         for _ in range(plan.damages):
             events.append((self.rng.uniform(0, end_s), self._damage))
+        for _ in range(plan.clocks):
+            events.append((self.clocks.uniform(0, max(end_s, 1.0)), self._set_a_clock))
         for at_s, happen in sorted(events, key=lambda event: event[0]):
             await trio.sleep(at_s - trio.current_time())
             happen()
@@ -605,6 +624,12 @@ class WholeNetwork:
         body[self.rng.randrange(len(body))] ^= 1 << self.rng.randrange(8)
         path.write_bytes(body)
         self.lines.append(f"{trio.current_time():8.2f} {one.name}: {path.name[:8]} damaged")
+
+    def _set_a_clock(self) -> None:
+        """Of one process, seconds before or after the time."""
+        one = self.clocks.choice(list(self.processes.values()))
+        one.ahead_s = self.clocks.uniform(-WRONG_S, WRONG_S)
+        self.lines.append(f"{trio.current_time():8.2f} {one.name}: clock {one.ahead_s:+.2f} s")
 
     def _break(self) -> None:
         one, other = self.rng.sample(list(self.processes), 2)
