@@ -7,14 +7,17 @@ its digest, so a flipped byte is detected and never passed on.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import shutil
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
-from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.encoding.blob import CHUNK_BYTES, ChunkList, blob_digest
 from assay.protocol.errors import Unavailable
 from assay.protocol.types import Digest
 
@@ -115,18 +118,37 @@ class DiskBlobs:
             Unavailable: there is no room, or the disk failed.
         """
         digest = blob_digest(data)
+        self._keep(digest, len(data), lambda file: file.write(data))
+        return digest
+
+    def put_file(self, path: Path) -> tuple[Digest, int]:
+        """Keep a copy of a file, of which no more than a chunk is in memory; its digest and size.
+
+        Raises:
+            Unavailable: there is no room, the disk failed, or the file is gone.
+        """
+        try:
+            with path.open("rb") as source:
+                chunks = _chunk_list_of(source)
+                source.seek(0)
+                digest = chunks.digest()
+                self._keep(digest, chunks.size, lambda file: shutil.copyfileobj(source, file))
+        except OSError as error:
+            raise Unavailable(f"{path.name} cannot be read ({error.strerror})") from None
+        return digest, chunks.size
+
+    def _keep(self, digest: Digest, size: int, write: Callable[[BinaryIO], object]) -> None:
         with self._lock:
             if digest in self._sizes and self._is_whole(digest):
-                return digest
+                return
             self._sizes.pop(digest, None)
-            if sum(self._sizes.values()) + len(data) > self.bytes_max:
-                raise Unavailable(f"blob of {len(data)} bytes does not fit into {self.bytes_max}")
+            if sum(self._sizes.values()) + size > self.bytes_max:
+                raise Unavailable(f"blob of {size} bytes does not fit into {self.bytes_max}")
             try:
-                self._write(digest, data)
+                self._write(digest, write)
             except OSError as error:
                 raise Unavailable(f"blob {digest.hex()[:8]}: {error}") from error
-            self._sizes[digest] = len(data)
-        return digest
+            self._sizes[digest] = size
 
     def remove(self, digest: Digest) -> None:
         """Delete a blob, if present."""
@@ -145,15 +167,16 @@ class DiskBlobs:
 
     def _is_whole(self, digest: Digest) -> bool:
         try:
-            return blob_digest(self.read(digest, 0, self._sizes[digest] + 1)) == digest
-        except Unavailable:
+            with self.path(digest).open("rb") as file:
+                return _chunk_list_of(file).digest() == digest
+        except OSError:
             return False
 
-    def _write(self, digest: Digest, data: bytes) -> None:
+    def _write(self, digest: Digest, write: Callable[[BinaryIO], object]) -> None:
         handle, name = tempfile.mkstemp(dir=self._folder, suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(data)
+                write(file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(name, self.path(digest))
@@ -165,3 +188,12 @@ class DiskBlobs:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _chunk_list_of(file: BinaryIO) -> ChunkList:
+    """The chunk list of what is left of a file, of which one chunk at a time is in memory."""
+    size, hashes = 0, []
+    while chunk := file.read(CHUNK_BYTES):
+        size += len(chunk)
+        hashes.append(hashlib.sha256(chunk).digest())
+    return ChunkList(size=size, hashes=tuple(hashes))

@@ -16,9 +16,11 @@ most of what a small blob costs.
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
 import trio
 
@@ -58,13 +60,16 @@ class Pull:
            +----give_back-----+
     """
 
-    def __init__(self, digest: Digest, *, size_max: int, threads: Threads) -> None:
+    def __init__(self, digest: Digest, *, size_max: int, threads: Threads, path: Path | None = None) -> None:
+        """Have nothing yet. The bytes go into a new file at `path`, or into `data` if there is none."""
         self.digest = digest
         self.size_max = size_max
         self.chunks: ChunkList | None = None
         self.data = bytearray()
         self.changed = trio.Event()
         self.threads = threads
+        self._path = path
+        self._file: BinaryIO | None = None
         self._missing: dict[int, None] = {}  # ordered, so holders read forward
         self._requested: dict[int, list[float]] = {}  # when, by each session that still requests it
 
@@ -84,9 +89,20 @@ class Pull:
         return len(self._missing) + len(self._requested)
 
     def adopt(self, chunks: ChunkList) -> None:
-        """Begin with this verified chunk list, if it is the first."""
+        """Begin with this verified chunk list, if it is the first.
+
+        Raises:
+            Unavailable: the file cannot be made.
+        """
         if self.chunks is None:
-            self.chunks, self.data = chunks, bytearray(chunks.size)
+            if self._path is None:
+                self.data = bytearray(chunks.size)
+            else:
+                try:
+                    self._file = self._path.open("wb", buffering=0)
+                except OSError as error:
+                    raise Unavailable(f"{self._path} cannot be written ({error.strerror})") from None
+            self.chunks = chunks
             self._missing = dict.fromkeys(range(len(chunks.hashes)))
             self.wake()
 
@@ -105,14 +121,37 @@ class Pull:
             self._requested.setdefault(index, []).append(now_s)
         return index
 
+    def check(self, index: int, chunk: bytes) -> None:
+        """Verify a chunk, and write it if there is a file. Blocks.
+
+        Raises:
+            MalformedMessage: it is another.
+            Unavailable: it cannot be written.
+        """
+        assert self.chunks is not None
+        self.chunks.verify(index, chunk)
+        if self._file is not None:
+            try:
+                written = os.pwrite(self._file.fileno(), chunk, self.chunks.span(index)[0])
+            except OSError as error:
+                raise Unavailable(f"{self._path} cannot be written ({error.strerror})") from None
+            if written != len(chunk):
+                raise Unavailable(f"{self._path} cannot be written (disk full)")
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        if self._file is not None:
+            self._file.close()
+
     def accept(self, index: int, chunk: bytes) -> None:
-        """Keep a chunk that the caller has requested and verified, unless another session brought it."""
+        """Keep a chunk that the caller has requested and checked, unless another session brought it."""
         if self._requested.pop(index, None) is None:
             return
         assert self.chunks is not None
         offset, length = self.chunks.span(index)
         assert len(chunk) == length
-        self.data[offset : offset + length] = chunk
+        if self._file is None:
+            self.data[offset : offset + length] = chunk
         self.wake()
 
     def give_back(self, indices: Iterable[int]) -> None:
@@ -289,7 +328,7 @@ async def _pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> bool:
             index, chunk = frames.unpack_id(body)
             if index not in requested:
                 raise MalformedMessage(f"chunk {index} was not requested")
-            await pull.threads.run(chunks.verify, index, chunk)
+            await pull.threads.run(pull.check, index, chunk)
             requested.remove(index)
             pull.accept(index, chunk)
         return not requested

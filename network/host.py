@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import trio
@@ -167,29 +168,36 @@ class Host:
         size_max: int,
         deadline_s: float,
         at_once: int = limits.FETCH_HOLDERS_AT_ONCE,
+        path: Path | None = None,
     ) -> bytes:
         """Download and verify a blob from `holders`; it is not put into our store.
 
         Args:
             digest: The blob's digest.
             holders: Peers that may have it, best first.
-            size_max: In bytes; a larger blob is refused. The result is held in memory.
+            size_max: In bytes; a larger blob is refused.
             deadline_s: Seconds for the whole fetch.
             at_once: How many are asked side by side; more of them while no chunk comes.
+            path: Of a file that takes the bytes in their place, of which few are in memory at a time; what is
+                returned is then empty. It may be left in part.
 
         Raises:
             PeerFault: every holder broke the protocol or sent wrong bytes.
             Unavailable: it was not complete in time.
         """
-        return await fetch(
-            Pull(digest, size_max=size_max, threads=self._threads),
-            holders=[holder for holder in holders if holder != self.peer],
-            streams=self._streams,
-            on_fault=self._on_fault,
-            timing=self._timing,
-            deadline_s=deadline_s,
-            at_once=at_once,
-        )
+        pull = Pull(digest, size_max=size_max, threads=self._threads, path=path)
+        try:
+            return await fetch(
+                pull,
+                holders=[holder for holder in holders if holder != self.peer],
+                streams=self._streams,
+                on_fault=self._on_fault,
+                timing=self._timing,
+                deadline_s=deadline_s,
+                at_once=at_once,
+            )
+        finally:
+            pull.close()
 
     # --- for open_host only -----------------------------------------------------------------------
 

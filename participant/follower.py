@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import trio
 
@@ -242,8 +243,9 @@ async def fetch_blob(
     size_max: int = BLOB_BYTES_MAX,
     first: PeerId | None = None,
     last: Collection[PeerId] = (),
+    path: Path | None = None,
 ) -> bytes:
-    """Download a blob from the connected ones of `holders`; retried until the deadline.
+    """Download a blob from the connected ones of `holders`, as `Host.fetch` does; retried until the deadline.
 
     They are asked in a random order, but `first` before all others, and alone while chunks come from it, and
     those in `last` after all others.
@@ -261,8 +263,9 @@ async def fetch_blob(
             if willing:
                 try:
                     return await host.fetch(
-                        digest, holders=willing, size_max=size_max, deadline_s=deadline_s, at_once=at_once
-                    )
+                        digest, holders=willing, size_max=size_max, deadline_s=deadline_s, at_once=at_once,
+                        path=path,
+                    )  # fmt: skip
                 except AssayError as error:
                     reason = str(error)
             await trio.sleep(0.5)

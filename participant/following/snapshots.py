@@ -23,11 +23,11 @@ from assay.participant.following.sync import Snapshot
 from assay.participant.store import Store
 from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.errors import AssayError, Unavailable
+from assay.protocol.errors import AssayError
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from assay.training.optimiser.public_state import checkpoints, durably, snapshot_bytes_max
+from assay.training.optimiser.public_state import checkpoints, snapshot_bytes_max
 
 log = logging.getLogger(__name__)
 SERVED = 2  # snapshots kept as blobs: a newcomer may be half through the older one
@@ -86,13 +86,8 @@ class SnapshotServer:
             return SnapshotOffer(round=RoundId(0), blob=NO_DIGEST, size=0)
         round_id, path = list(found.items())[-1]
         if round_id not in self._served:
-            try:
-                body = path.read_bytes()
-            except OSError as error:
-                raise Unavailable(f"snapshot of round {round_id}: {error.strerror}") from None
-            self._served[round_id] = SnapshotOffer(
-                round=RoundId(round_id), blob=self._blobs.put(body), size=len(body)
-            )
+            blob, size = self._blobs.put_file(path)
+            self._served[round_id] = SnapshotOffer(round=RoundId(round_id), blob=blob, size=size)
             while len(self._served) > SERVED:
                 old = self._served.pop(next(iter(self._served))).blob  # never the one just added
                 if all(one.blob != old for one in self._served.values()):  # rounds may leave all as it was
@@ -139,21 +134,21 @@ class SnapshotFinder:
                 continue
             try:
                 if len(holders) > tolerated:
-                    body = await fetch_blob(self._host(), offer.blob, holders, FETCH_S, offer.size)
+                    await fetch_blob(self._host(), offer.blob, holders, FETCH_S, offer.size, path=self._path)
                 else:
-                    body = await self._fetch_lone(offer, holders)
-                await trio.to_thread.run_sync(self._write, body)
-            except (AssayError, OSError) as error:
+                    await self._fetch_lone(offer, holders)
+            except AssayError as error:
                 log.warning("snapshot not fetched", extra={"round": round_id, "reason": str(error)})
+                self._path.unlink(missing_ok=True)
                 continue
             return Snapshot(round=round_id, path=self._path, state=state, holders=tuple(holders))
         return None
 
-    async def _fetch_lone(self, offer: SnapshotOffer, holders: Sequence[PeerId]) -> bytes:
+    async def _fetch_lone(self, offer: SnapshotOffer, holders: Sequence[PeerId]) -> None:
         deadline_s = min(LONE_FETCH_S + offer.size / LONE_BYTES_PER_S, FETCH_S)
         try:
-            return await self._host().fetch(
-                offer.blob, holders=holders, size_max=offer.size, deadline_s=deadline_s
+            await self._host().fetch(
+                offer.blob, holders=holders, size_max=offer.size, deadline_s=deadline_s, path=self._path
             )
         except AssayError:
             self._liars.update(holders)
@@ -162,10 +157,6 @@ class SnapshotFinder:
     def refuse(self, snapshot: Snapshot) -> None:
         """Ask who offered this one no more: none who is honest does, and a liar has always another."""
         self._liars.update(snapshot.holders)
-
-    def _write(self, body: bytes) -> None:
-        with durably(self._path) as file:
-            file.write(body)
 
     async def _offers(self) -> dict[SnapshotOffer, list[PeerId]]:
         """Who serves which snapshot."""

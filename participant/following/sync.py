@@ -126,6 +126,7 @@ class StateSync:
                 log.warning("snapshot refused", extra={"round": snapshot.round, "reason": str(error)})
                 snapshots.refuse(snapshot)
                 continue
+            snapshot.path.unlink(missing_ok=True)
             log.info("parameters restored", extra={"from": self._at, "round": snapshot.round})
             self._at = snapshot.round
             self._store.set_value(f"state/{self._at}", snapshot.state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import tracemalloc
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -89,6 +90,29 @@ def test_a_blob_arrives_whole_from_one_holder():
         async with reader_and_holders(1) as (reader, [holder], faults):
             assert await fetch(reader, holder) == DATA
             assert not faults
+
+    run(main)
+
+
+def test_a_blob_goes_into_a_file_also_from_two_of_whom_one_lies_and_is_not_held_in_memory(tmp_path):
+    data = hashlib.sha256(b"large").digest() * (1 << 20)  # 32 MiB
+
+    async def main() -> None:
+        async with reader_and_holders(2) as (reader, [honest, liar], faults):
+            for holder in (honest, liar):
+                digest = holder._blob_server._blobs.put(data)
+            lie(liar, spoil_from(3))
+            at = {"holders": [honest.peer, liar.peer], "size_max": len(data), "deadline_s": 60}
+            tracemalloc.start()
+            try:
+                assert await reader.fetch(digest, **at, path=tmp_path / "file") == b""
+                assert tracemalloc.get_traced_memory()[1] < len(data) // 2
+            finally:
+                tracemalloc.stop()
+            assert (tmp_path / "file").read_bytes() == data
+            assert [fault.peer for fault in faults] == [liar.peer]
+            with pytest.raises(Unavailable, match="cannot be written"):
+                await reader.fetch(digest, **at, path=tmp_path / "none" / "file")
 
     run(main)
 

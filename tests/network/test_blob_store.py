@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from assay.network.blob_store import DiskBlobs
@@ -52,6 +54,34 @@ def test_putting_a_blob_again_repairs_a_damaged_file(tmp_path):
     store.put(DATA)
 
     assert store.load(digest) == DATA
+
+
+def test_a_file_is_kept_by_chunks_as_its_bytes_would_be(tmp_path):
+    store, path, size = DiskBlobs(tmp_path / "blobs", bytes_max=3 * len(DATA)), tmp_path / "file", len(DATA)
+    path.write_bytes(DATA + b"end")
+    assert store.put_file(path) == (blob_digest(DATA + b"end"), size + 3)
+    assert store.load(blob_digest(DATA + b"end")) == DATA + b"end"
+
+    flip_one_bit(tmp_path / "blobs")
+    digest, _ = store.put_file(path)
+    assert store.load(digest) == DATA + b"end"
+    path.write_bytes(DATA * 3)
+    with pytest.raises(Unavailable, match="does not fit"):
+        store.put_file(path)
+    path.unlink()
+    with pytest.raises(Unavailable, match="file cannot be read"):
+        store.put_file(path)
+
+
+def test_a_large_file_is_not_held_in_memory(tmp_path):
+    (tmp_path / "file").write_bytes(bytes(1 << 25))
+    store = DiskBlobs(tmp_path / "blobs", bytes_max=1 << 26)
+    tracemalloc.start()
+    try:
+        store.put_file(tmp_path / "file")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 21
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_write_that_was_cut_off_leaves_nothing_behind(tmp_path):

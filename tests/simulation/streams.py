@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import trio
@@ -308,8 +309,9 @@ class SimulatedHost:
         return asked.body
 
     async def fetch(
-        self, digest: Digest, *, holders: Sequence[PeerId], size_max: int, deadline_s: float, at_once: int = 1
-    ) -> bytes:
+        self, digest: Digest, *, holders: Sequence[PeerId], size_max: int, deadline_s: float,
+        at_once: int = 1, path: Path | None = None,
+    ) -> bytes:  # fmt: skip
         """As `Host.fetch`, one holder after another."""
         reason = "no holder was given"
         with trio.move_on_after(deadline_s):
@@ -322,7 +324,10 @@ class SimulatedHost:
                     reason = str(error)
                     continue
                 if len(body) <= size_max and blob_digest(body) == digest:
-                    return body
+                    if path is None:
+                        return body
+                    path.write_bytes(body)
+                    return b""
                 reason = f"peer {holder.hex()[:8]} sent other bytes"
         raise Unavailable(f"blob {digest.hex()[:8]}: {reason}")
 
