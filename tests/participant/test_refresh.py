@@ -147,7 +147,7 @@ def test_another_member_can_tell_no_record_that_its_peers_keys_did_not_sign(fold
 def test_a_record_whose_number_no_later_one_could_pass_is_not_taken_from_members(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(refresh.time, "time", lambda: float(NOW))
+    monkeypatch.setattr("assay.participant.refresh.time.time", lambda: float(NOW))
     before = replace(a_record(OTHER), record=replace(a_record(OTHER).record, sequence=NOW + AHEAD_S_MAX))
     last = sign_record(keys_of(OTHER), Role.NODE, "203.0.113.9", 4001, NOW, before)
 
