@@ -64,7 +64,7 @@ def test_storms_do_what_they_say():
 def test_leaders_pass_their_turns_and_one_that_proposes_after_it_is_found_out(monkeypatch):
     assert sum(World(seed=seed).run().passes for seed in range(5)) >= 5
 
-    sound_pass = consensus.pass_turn
+    sound_pass = consensus_follow.pass_turn
     monkeypatch.setattr(
         consensus, "pass_turn", lambda state, out: replace(sound_pass(state, out), drafts=state.drafts)
     )

@@ -129,9 +129,8 @@ def authenticate(
 
 def _number_in(message: SignedVote | SignedBlock | Proposal | QuorumCertificate) -> int | None:
     """The configuration that a message says it belongs to; None if it settles a block, and says nothing."""
-    has_block = isinstance(message, Proposal | SignedBlock)
-    iteration = message.block.iteration if has_block else message.vote.iteration
-    return None if iteration == SETTLED else number_of(iteration)
+    stated = message.block if isinstance(message, Proposal | SignedBlock) else message.vote
+    return None if stated.iteration == SETTLED else number_of(stated.iteration)
 
 
 def _verify(
