@@ -597,6 +597,9 @@ def test_what_a_sender_put_together_wrongly_is_malformed(message):
     [
         replace(a_proposal(), proposer=PEERS[2]),
         a_proposal(1, leader=2),  # it leads another iteration
+        replace(a_pass(), verifier=PEERS[2]),
+        a_pass(1, leader=2),
+        a_pass(1, run_id=GENESIS),
         a_proposal(0),
         a_proposal(1, round=RoundId(1)),
         replace(a_vote(0, 1, VoteKind.DUMMY), verifier=PEERS[1]),
