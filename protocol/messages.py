@@ -540,13 +540,13 @@ class Block:
     iteration: Iteration
     round: RoundId
     parent: Digest  # digest of the previous (non-dummy) block; zero for round 0
-    manifest: Digest
+    manifest: Digest  # zero where the leader passes its turn
     is_closing: Annotated[bool, Later()] = False  # its round and manifest are its parent's: a last one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedBlock:
-    """A block with the signature of the verifier that proposes it."""
+    """A block with the signature of the verifier that proposes it; by itself, a leader's pass."""
 
     TAG: ClassVar[bytes] = b"assay/signed-block/1"
     block: Block

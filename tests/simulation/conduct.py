@@ -15,14 +15,14 @@ from assay.protocol.messages import BlobPiece, Commit, SignedVote, VoteKind
 from assay.protocol.params import RunSpec
 from assay.protocol.run_state import RunState
 from assay.protocol.types import Digest, PeerId
-from assay.verifier.consensus.chain import is_certified
+from assay.verifier.consensus.chain import is_certified, is_pass
 from assay.verifier.consensus.types import State
 from tests.simulation.streams import REDIAL_S, Frame
 from tests.simulation.workers import SEQUENCE_S
 
 NEAR = 16  # iterations before and after a verifier's own whose votes it keeps
 HEAD_BYTES = 64  # of a message, in which its tag stands
-SOON_S = 0.75  # three ticks, in which a leader that is away is given up
+SOON_S = 0.75  # three ticks, in which a leader that is away or passes its turn is given up
 SEEN_S = 0.5  # after which a frame has shown that a verifier entered an iteration
 
 
@@ -33,6 +33,7 @@ class Conduct:
         self._spec = spec
         self._present: dict[PeerId, Collection[PeerId]] = {}  # seats that are not away, by who says so
         self._entered: dict[PeerId, tuple[tuple[int, int], float]] = {}  # life and iteration, since when
+        self._passed_s: dict[tuple[PeerId, tuple[int, int]], float] = {}  # since when its leader passes
         self._folded_s: dict[PeerId, float] = {}
         self._linked_s = 0.0  # since when nobody is cut off
         self._pushed: dict[tuple[PeerId, PeerId, Digest], int] = {}  # the bytes that followed each other
@@ -46,6 +47,8 @@ class Conduct:
         place = life, int(state.iteration)
         if by not in self._entered or self._entered[by][0] != place:
             self._entered[by] = place, trio.current_time()
+        if state.iteration in state.passes:
+            self._passed_s.setdefault((by, place), trio.current_time())
 
     def healed(self) -> None:
         """Who was cut off is reached again, and says what it did meanwhile."""
@@ -78,12 +81,18 @@ class Conduct:
         """What is wrong with how a verifier votes in this state; empty if nothing is."""
         if left := next(_left_over(state), ""):
             return f"{by.hex()[:8]} remembers {left}"
-        (life, _), entered_s = self._entered[by]
+        (life, number), entered_s = self._entered[by]
         is_first = signed.vote.kind is VoteKind.DUMMY and signed.vote.iteration == state.iteration
-        if not is_first or life:  # a process that was killed may have signed it, and not sent it
+        draft = state.drafts.get(state.iteration)
+        has_passed = draft is not None and is_pass(draft)
+        if not is_first or has_passed or life:  # who was killed may have signed it, and not sent it
             return ""
+        passed_s = self._passed_s.get((by, (life, number)))
         leader = self._spec.verifier_peers[state.iteration % len(self._spec.verifiers)]
-        if leader in self._present.get(by, (leader,)):
+        if passed_s is not None:
+            waited_s = trio.current_time() - max(entered_s, passed_s)
+            is_wrong = waited_s > SOON_S and state.iteration not in state.proposals
+        elif leader in self._present.get(by, (leader,)):
             waited_s, least_s = trio.current_time() - entered_s, self._spec.timing.ready_ms / 1000 - SEEN_S
             is_wrong = waited_s < least_s
         else:
@@ -104,6 +113,7 @@ def _left_over(state: State) -> Iterator[str]:
         ("certificates", {at + 1 for at, _ in state.certificates}),  # that of the tip is needed
         ("evidence", {at for at, _ in state.accused}),
         ("proposals", {*state.proposals}),
+        ("passes", {*state.passes}),
         ("bodies", {one.block.iteration for one in state.bodies.values()}),
     ):
         if any(at <= tip for at in found):

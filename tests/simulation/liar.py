@@ -28,6 +28,7 @@ from assay.protocol.messages import (
     Manifest,
     Proposal,
     QuorumCertificate,
+    SignedBlock,
     SignedVote,
     Vote,
     VoteKind,
@@ -53,7 +54,7 @@ from assay.verifier.consensus.types import (
 )
 
 Due = Callable[[Configuration, RoundId, Digest], tuple[HandOver, ...]]
-Say = Callable[[PeerId, SignedVote | Proposal | QuorumCertificate], None]
+Say = Callable[[PeerId, SignedVote | SignedBlock | Proposal | QuorumCertificate], None]
 HABITS = ("silent", "double", "double", "withhold", "replay", "honest")
 MEMORY = 60  # messages it may replay
 
@@ -76,7 +77,7 @@ class Liar:
     state: State = field(init=False)
     habit: str = "honest"
     is_stubborn: bool = False
-    heard: list[SignedVote | Proposal | QuorumCertificate] = field(default_factory=list)
+    heard: list[SignedVote | SignedBlock | Proposal | QuorumCertificate] = field(default_factory=list)
     said: set[tuple[Iteration, VoteKind, Digest]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -118,21 +119,23 @@ class Liar:
                     case Finalised():
                         self.habit = self.rng.choice(HABITS)
 
-    def overhear(self, message: SignedVote | Proposal | QuorumCertificate | CertifiedManifest) -> None:
+    def overhear(
+        self, message: SignedVote | SignedBlock | Proposal | QuorumCertificate | CertifiedManifest
+    ) -> None:
         """A message of another configuration, or one that others refuse."""
         if not isinstance(message, CertifiedManifest):
             self._remember(message)
 
-    def _come_late(self, message: SignedVote | Proposal | QuorumCertificate) -> None:
+    def _come_late(self, message: SignedVote | SignedBlock | Proposal | QuorumCertificate) -> None:
         """Vote for, against and beside what was said long ago, whoever holds its seat now."""
         match message:
-            case Proposal(block=block):
+            case Proposal(block=block) | SignedBlock(block=block):
                 self._back_up(block)
             case SignedVote(vote=vote) | QuorumCertificate(vote=vote) if vote.iteration:
                 self._say_once(vote.iteration, vote.kind, vote.block)
                 self._say_once(vote.iteration, VoteKind.DUMMY, NO_DIGEST)
 
-    def _remember(self, message: SignedVote | Proposal | QuorumCertificate) -> None:
+    def _remember(self, message: SignedVote | SignedBlock | Proposal | QuorumCertificate) -> None:
         self.heard.append(message)
         if len(self.heard) > MEMORY:
             self.heard.pop(self.rng.randrange(MEMORY))
@@ -179,6 +182,10 @@ class Liar:
                 self._tell(rest | self.allies, twin)
                 self._back_up(mine.block)
                 self._back_up(twin.block)
+        if self.habit in ("double", "withhold") and self.rng.random() < 0.5:
+            nothing = replace(mine.block, manifest=NO_DIGEST)
+            signature = sign(self.key, self.domain, nothing)
+            self._tell(self._some(), SignedBlock(block=nothing, verifier=self.seat, signature=signature))
         return mine
 
     def _twin(self, effect: SignAndSendProposal) -> Proposal:
@@ -256,6 +263,8 @@ class Liar:
     def _some(self) -> frozenset[PeerId]:
         return frozenset(peer for peer in sorted(self._others()) if self.rng.random() < 0.5)
 
-    def _tell(self, peers: frozenset[PeerId], message: SignedVote | Proposal | QuorumCertificate) -> None:
+    def _tell(
+        self, peers: frozenset[PeerId], message: SignedVote | SignedBlock | Proposal | QuorumCertificate
+    ) -> None:
         for peer in sorted(peers - {self.config.me}):
             self.say(peer, message)

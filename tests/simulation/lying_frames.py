@@ -20,6 +20,7 @@ from assay.protocol.messages import (
     MESSAGES,
     BeaconShare,
     Proposal,
+    SignedBlock,
     SignedEvaluation,
     SignedEvaluationCommitment,
     SignedInclusionList,
@@ -58,6 +59,16 @@ def dull(frame: Frame, _is_second: bool) -> tuple[Frame, ...]:
     return () if is_own else (frame,)
 
 
+def turncoat(frame: Frame, is_second: bool) -> tuple[Frame, ...]:
+    """Passes its turns for every second peer, and proposes to the others."""
+    message = None if frame.method else decode_any(MESSAGES, frame.body)
+    if not is_second or not isinstance(message, Proposal):
+        return (frame,)
+    key, block = a_peer_key(name_of(frame.source)), replace(message.block, manifest=NO_DIGEST)
+    passed = SignedBlock(block=block, verifier=message.proposer, signature=sign(key, DOMAIN, block))
+    return (replace(frame, body=encode(passed)),)
+
+
 def half_open(frame: Frame, is_second: bool) -> tuple[Frame, ...]:
     """Every second peer gets no opening: a node that is judged by few, one of whom may lie."""
     if not is_second or frame.method not in ("opened", "open", BLOB):
@@ -74,6 +85,7 @@ def hoard(frame: Frame, is_second: bool) -> tuple[Frame, ...]:
 
 LIES: dict[str, Lie] = {"two-faced": two_faced, "two-voiced": two_voiced, "mute": mute, "dull": dull}
 HOARDER = "hoarder"  # of those who are dull else
+TURNCOAT = "turncoat"  # of those who are mute else
 NODES_LIES: dict[str, Lie] = {"half-open": half_open}
 
 

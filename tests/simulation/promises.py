@@ -31,6 +31,7 @@ from assay.protocol.messages import (
     CertifiedManifest,
     Proposal,
     ResultSignature,
+    SignedBlock,
     SignedEvaluation,
     SignedEvaluationCommitment,
     SignedReceipt,
@@ -212,7 +213,9 @@ class Promises:
                 other = OPPOSITE.get(vote.kind)
                 if ("vote", by, vote.iteration, other) in self._signed:
                     raise Violation(f"DUMMY and FINALISE by {by.hex()[:8]} in iteration {vote.iteration}")
-            case Proposal(block=block) if message.proposer == by:
+            case Proposal(block=block, proposer=signer) | SignedBlock(block=block, verifier=signer) if (
+                signer == by
+            ):
                 self._once(("block", by, block.iteration), digest(block))
             case SignedVerdictCommitment(commitment=one):
                 self._once(("bound", by, int(one.round), one.node, one.pattern), one.verdict)

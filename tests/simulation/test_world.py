@@ -61,6 +61,16 @@ def test_storms_do_what_they_say():
     assert any(one.vote.iteration == 0 for one in certificates), "no ancestor was ever settled"
 
 
+def test_leaders_pass_their_turns_and_one_that_proposes_after_it_is_found_out(monkeypatch):
+    assert sum(World(seed=seed).run().passes for seed in range(5)) >= 5
+
+    sound_pass = consensus_follow.pass_turn
+    monkeypatch.setattr(
+        consensus, "pass_turn", lambda state, out: replace(sound_pass(state, out), drafts=state.drafts)
+    )
+    assert "proposed twice" in str(first_violation(range(20), lambda seed: World(seed=seed)))
+
+
 @pytest.mark.usefixtures("broken_rules")
 def test_a_quorum_of_half_is_found_out(monkeypatch):
     monkeypatch.setattr(assay.protocol.agreement.quorum, "quorum", lambda count: count // 2)

@@ -83,7 +83,7 @@ from tests.simulation import drand, false_auditors, false_trainers, workers
 from tests.simulation.conduct import HEAD_BYTES
 from tests.simulation.contracts import FOREVER_S, Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
-from tests.simulation.lying_frames import HOARDER, LIES, NODES_LIES, Copier, hoard
+from tests.simulation.lying_frames import HOARDER, LIES, NODES_LIES, TURNCOAT, Copier, hoard, turncoat
 from tests.simulation.one_thread import BEGUN_S, now_s, one_thread, run
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.streams import Frame, Network, SimulatedHost, open_simulated_host
@@ -222,6 +222,8 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         lying_verifier = INVENTOR
     if lying_verifier == "dull" and random.Random(f"hoards {seed}").random() < 0.5:
         lying_verifier = HOARDER
+    if lying_verifier == "mute" and random.Random(f"turncoat {seed}").random() < 0.5:
+        lying_verifier = TURNCOAT
     bringing = random.Random(f"own data {seed}")
     return Plan(
         own=bringing.randint(1, 4) if bringing.random() < 0.12 else 0,
@@ -416,7 +418,7 @@ class WholeNetwork:
                 one.die()
         if one.behaviour == COPIER:
             return self.copier.lie(frame)
-        lie = {**LIES, **NODES_LIES, HOARDER: hoard}.get(one.behaviour)
+        lie = {**LIES, **NODES_LIES, HOARDER: hoard, TURNCOAT: turncoat}.get(one.behaviour)
         return (frame,) if lie is None else lie(frame, list(self.processes).index(frame.target) % 2 == 1)
 
     def _arrived(self, frame: Frame) -> None:

@@ -63,11 +63,13 @@ from assay.verifier.consensus.types import (
     NeedBlock,
     NeedSync,
     Overtaken,
+    Passed,
     Persist,
     Ready,
     Received,
     Record,
     Send,
+    SignAndPass,
     SignAndSend,
     SignAndSendProposal,
     State,
@@ -83,6 +85,9 @@ DOMAIN = Domain(deployment_id=Digest(sha256(b"simulated deployment").digest()), 
 SOUND = Digest(bytes([1]) * 32)  # what `chain` says in a manifest whose body is true
 TICK_MS, DELAY_MAX_MS = 150, 40
 CALM_MS_MAX = 30_000  # in which `rounds` rounds must be made
+LAGS = (
+    0.15  # of the turns of honest leaders: they find that they lack something, before they propose or after
+)
 LATEST = 12  # rounds a configuration at most, if the run gets there
 
 
@@ -167,6 +172,7 @@ class World:
     doomed: set[int] = field(default_factory=set)
     accused: set[PeerId] = field(default_factory=set)
     crashes: int = 0
+    passes: int = 0  # of turns, by honest leaders
     is_calm: bool = False
 
     def __post_init__(self) -> None:
@@ -330,7 +336,7 @@ class World:
                 self._take(host, Tick(now_ms))
             case Alarm(int(host), ("ready", int(number))):
                 self._take(host, Ready(RoundId(number), now_ms))
-            case Alarm(int(host), (Built() | Examined()) as answer):
+            case Alarm(int(host), (Built() | Passed() | Examined()) as answer):
                 self._take(host, answer)
 
     def _deliver(self, source: int, target: int, payload: bytes) -> None:
@@ -433,6 +439,14 @@ class World:
                 for peer in others:
                     self._say(host, peer, proposal)
                 return (Received(proposal, now_ms),)
+            case SignAndPass(block):
+                if one.proposed.setdefault(block.iteration, block) != block or block not in one.journal:
+                    raise Violation(f"host {host} passed its turn and proposed, or not durably: {block}")
+                self.passes += 1
+                seat = self._check_seat(one, block.iteration)
+                passed = SignedBlock(block=block, verifier=seat, signature=sign(one.key, DOMAIN, block))
+                for peer in others:
+                    self._say(host, peer, passed)
             case Send(message):
                 for peer in others:
                     self._say(host, peer, message)
@@ -442,6 +456,8 @@ class World:
                 hand_over = self.due(one.state.config.configuration, effect.round, effect.parent_manifest)
                 manifest = replace(toy_manifest(effect, host), hand_over=hand_over)
                 self.network.wake(host, Built(effect.iteration, manifest), self.rng.randrange(busy_ms))
+                if self.rng.random() < LAGS:
+                    self.network.wake(host, Passed(effect.iteration), self.rng.randrange(busy_ms))
             case Examine(proposal, _):
                 is_sound = self._may_count(one.state.config.configuration, proposal)
                 answer = Examined(digest(proposal.block), is_sound)
@@ -516,8 +532,8 @@ class World:
     def _check_evidence(
         self,
         configuration: Configuration,
-        first: SignedVote | Proposal,
-        second: SignedVote | Proposal,
+        first: SignedVote | SignedBlock | Proposal,
+        second: SignedVote | SignedBlock | Proposal,
     ) -> None:
         """The evidence is a double vote, by a liar that held the seat."""
         pair = double_vote(_signed(first), _signed(second))
@@ -569,8 +585,8 @@ def _configuration(chain: list[CertifiedManifest]) -> Configuration:
     return Configuration(tuple(one for link in chain for one in link.manifest.hand_over))
 
 
-def _signed(one: SignedVote | Proposal) -> SignedVote | SignedBlock:
-    if isinstance(one, SignedVote):
+def _signed(one: SignedVote | SignedBlock | Proposal) -> SignedVote | SignedBlock:
+    if not isinstance(one, Proposal):
         return one
     return SignedBlock(block=one.block, verifier=one.proposer, signature=one.signature)
 

@@ -11,7 +11,7 @@ import functools
 from assay.protocol.agreement.configurations import before_first
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Block, Manifest, Proposal, QuorumCertificate, VoteKind
-from assay.protocol.types import Digest, Iteration, RoundId
+from assay.protocol.types import NO_DIGEST, Digest, Iteration, RoundId
 from assay.verifier.consensus.types import BuildProposal, State
 
 BACKOFF_MAX = 4  # timeouts grow to at most 2**4 times their configured length
@@ -21,6 +21,11 @@ BACKOFF_MAX = 4  # timeouts grow to at most 2**4 times their configured length
 def block_digest(block: Block) -> Digest:
     """`codec.digest` of a block, cached because every event needs it."""
     return digest(block)
+
+
+def is_pass(block: Block) -> bool:
+    """Whether a leader says by this block that it proposes none."""
+    return block.manifest == NO_DIGEST
 
 
 def certified_block(state: State, iteration: Iteration) -> QuorumCertificate | None:

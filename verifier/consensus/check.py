@@ -23,18 +23,23 @@ from assay.protocol.messages import (
     CertifiedManifest,
     Proposal,
     QuorumCertificate,
+    SignedBlock,
     SignedVote,
     Vote,
     VoteKind,
 )
 from assay.protocol.types import NO_DIGEST, PeerId, Signature
+from assay.verifier.consensus.chain import is_pass
 from assay.verifier.consensus.types import ConsensusConfig, Overtaken, Received, Synced
 
 DUMMIES_MAX = 64  # as in `Proposal.dummies`; the receiver must hold older ones already
 
 
 def heard(
-    config: ConsensusConfig, domain: Domain, message: SignedVote | Proposal | QuorumCertificate, now_ms: int
+    config: ConsensusConfig,
+    domain: Domain,
+    message: SignedVote | SignedBlock | Proposal | QuorumCertificate,
+    now_ms: int,
 ) -> Received | Overtaken | None:
     """What a peer's message tells the machine; None if it belongs to a configuration that has ended.
 
@@ -84,7 +89,7 @@ def heard_links(
 def authenticate(
     config: ConsensusConfig,
     domain: Domain,
-    message: SignedVote | Proposal | QuorumCertificate | CertifiedManifest,
+    message: SignedVote | SignedBlock | Proposal | QuorumCertificate | CertifiedManifest,
 ) -> None:
     """Do nothing if `message` is well formed, of this run, and every signature in it holds.
 
@@ -109,6 +114,8 @@ def authenticate(
                 raise OutOfPhase(signer, str(fault)) from None
         case SignedVote():
             _check_signed_vote(config, domain, message)
+        case SignedBlock():
+            _check_pass(config, domain, message)
         case QuorumCertificate():
             _check_quorum(config, domain, message)
         case Proposal():
@@ -120,10 +127,10 @@ def authenticate(
                 raise MalformedMessage(f"certified manifest: {fault}") from None
 
 
-def _number_in(message: SignedVote | Proposal | QuorumCertificate) -> int | None:
+def _number_in(message: SignedVote | SignedBlock | Proposal | QuorumCertificate) -> int | None:
     """The configuration that a message says it belongs to; None if it settles a block, and says nothing."""
-    iteration = message.block.iteration if isinstance(message, Proposal) else message.vote.iteration
-    return None if iteration == SETTLED else number_of(iteration)
+    stated = message.block if isinstance(message, Proposal | SignedBlock) else message.vote
+    return None if stated.iteration == SETTLED else number_of(stated.iteration)
 
 
 def _verify(
@@ -167,11 +174,19 @@ def _flaw(config: ConsensusConfig, vote: Vote) -> str | None:
     return None
 
 
-def _check_proposal(config: ConsensusConfig, domain: Domain, proposal: Proposal) -> None:
-    block, leader = proposal.block, proposal.proposer
+def _check_pass(config: ConsensusConfig, domain: Domain, signed: SignedBlock) -> None:
+    if not is_pass(signed.block):
+        raise MalformedMessage("a block without its manifest")
+    _check_block(config, domain, signed.block, signed.verifier, signed.signature)
+
+
+def _check_block(
+    config: ConsensusConfig, domain: Domain, block: Block, leader: PeerId, signature: Signature
+) -> None:
+    """Do nothing if this run's leader of the block's iteration signed it."""
     if leader not in config.verifiers:
         raise PeerFault(leader, "proposal by a stranger; expected a verifier of this run")
-    _verify(config, leader, domain, block, proposal.signature)
+    _verify(config, leader, domain, block, signature)
     if block.run_id != config.run_id:
         raise PeerFault(leader, "proposal for another run")
     number = config.configuration.number
@@ -179,6 +194,11 @@ def _check_proposal(config: ConsensusConfig, domain: Domain, proposal: Proposal)
         raise PeerFault(leader, f"proposal for iteration {block.iteration}, expected configuration {number}")
     if config.leader(block.iteration) != leader:
         raise PeerFault(leader, f"proposal for iteration {block.iteration}, which it does not lead")
+
+
+def _check_proposal(config: ConsensusConfig, domain: Domain, proposal: Proposal) -> None:
+    block, leader = proposal.block, proposal.proposer
+    _check_block(config, domain, block, leader, proposal.signature)
     if (block.parent == NO_DIGEST) != (block.round == 0 and not block.is_closing):
         raise PeerFault(leader, "round 0, and only round 0, has no parent block")
     manifest = proposal.manifest

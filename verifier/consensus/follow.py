@@ -34,6 +34,7 @@ from assay.verifier.consensus.chain import (
     flaw,
     hands_over,
     is_certified,
+    is_pass,
     link,
     manifests,
     parent_iteration,
@@ -50,6 +51,7 @@ from assay.verifier.consensus.types import (
     NeedSync,
     Persist,
     Send,
+    SignAndPass,
     SignAndSend,
     SignAndSendProposal,
     State,
@@ -110,7 +112,7 @@ def may_finalise(state: State, iteration: Iteration) -> bool:
 def on_tick(state: State, tick: Tick, out: list[Effect]) -> State:
     """What waits for a deadline: resending what may be lost, and voting DUMMY against a late leader.
 
-    One that is away, or that cannot propose, is late at once, unless its proposal has come.
+    One that is away, that passes, or that cannot propose, is late at once, unless its proposal has come.
     """
     if state.now_ms >= state.resend_at_ms:
         _resend(state, out)
@@ -122,7 +124,8 @@ def on_tick(state: State, tick: Tick, out: list[Effect]) -> State:
     # On a parent that is not final the leader makes another round's manifest, of which the tick says nothing;
     # nor does it where we lack what the leader may build on.
     is_held_up = tick.is_held_up and not skipped(state) and best_parent(state) == ()
-    is_late = (is_away or is_held_up) and state.iteration not in state.proposals
+    has_passed = state.iteration in state.passes
+    is_late = (is_away or is_held_up or has_passed) and state.iteration not in state.proposals
     if (is_late or state.now_ms >= deadline_ms(state)) and may_give_up(state):
         state = _vote(state, state.iteration, VoteKind.DUMMY, NO_DIGEST, out)
     return state
@@ -170,6 +173,7 @@ def pruned(state: State) -> State:
         drafts={key: block for key, block in state.drafts.items() if key > after},
         votes={key: box for key, box in state.votes.items() if key > after and key >= now - BEHIND},
         proposals={key: one for key, one in state.proposals.items() if is_kept(one)},
+        passes={key: one for key, one in state.passes.items() if key > after and key >= now - BEHIND},
         bodies=bodies,
         certificates={key: one for key, one in state.certificates.items() if key[0] >= after},
         vouched={key: vote for key, vote in state.vouched.items() if key in bodies},
@@ -307,6 +311,27 @@ def propose(state: State, ancestors: tuple[Proposal, ...], manifest: Manifest, o
     return replace(state, drafts={**state.drafts, state.iteration: block})
 
 
+def pass_turn(state: State, out: list[Effect]) -> State:
+    """Say that we propose nothing in the iteration that we lead, and give it up.
+
+    Not after f others were given up since the last block: if nobody has what a manifest takes, as after a
+    restart of all, its leader has to make do with the time that it has.
+    """
+    asked, count = state.asked, faults_tolerated(len(state.config.verifiers))
+    if asked is None or asked.iteration in state.drafts or skipped(state) >= count:
+        return state
+    block = Block(
+        run_id=state.config.run_id,
+        iteration=asked.iteration,
+        round=asked.round,
+        parent=asked.parent,
+        manifest=NO_DIGEST,
+    )
+    out += (Persist(block), SignAndPass(block))
+    state = replace(state, drafts={**state.drafts, asked.iteration: block})
+    return _vote(state, asked.iteration, VoteKind.DUMMY, NO_DIGEST, out) if may_give_up(state) else state
+
+
 def _resend(state: State, out: list[Effect]) -> None:
     """Resend our own votes, and the certificates that bring a lagging verifier to this iteration."""
     config, now = state.config, state.iteration
@@ -319,6 +344,9 @@ def _resend(state: State, out: list[Effect]) -> None:
     proposal = state.proposals.get(now)
     if proposal is not None and proposal.proposer == config.seat:
         out.append(Send(proposal))
+    draft = state.drafts.get(now)
+    if draft is not None and is_pass(draft):
+        out.append(SignAndPass(draft))
     out += (Send(one) for one in _guiding_certificates(state))
     out += (NeedBlock(block) for block in (*wanted_bodies(state), *_rumoured_blocks(state)))
     final = [

@@ -29,9 +29,9 @@ A manifest that hands a seat over is the last of its configuration: whoever hold
 on it but a closing one, which has no manifest of its own and only makes it final. Everybody goes on in the
 next configuration's iterations from that final block, with nothing else of the ones before (0051).
 
-Bounds: per iteration one proposal, three votes per verifier, three certificates; votes only AHEAD and BEHIND
-of our iteration. What outlives that window (certificates, certified bodies) takes a quorum to make: one
-certificate per timed-out iteration, until the next block is final and all of it is pruned.
+Bounds: per iteration one proposal, one pass, three votes per verifier, three certificates; votes and passes
+only AHEAD and BEHIND of our iteration. What outlives that window (certificates, certified bodies) takes
+a quorum to make: one certificate per timed-out iteration, until the next block is final and all is pruned.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from assay.protocol.messages import (
     CertifiedManifest,
     Proposal,
     QuorumCertificate,
+    SignedBlock,
     SignedVote,
     Vote,
     VoteKind,
@@ -64,6 +65,7 @@ from assay.verifier.consensus.follow import (
     follow,
     notarise,
     on_tick,
+    pass_turn,
     progress,
     propose,
     pruned,
@@ -78,6 +80,7 @@ from assay.verifier.consensus.types import (
     Event,
     Examined,
     Overtaken,
+    Passed,
     Persist,
     Ready,
     Received,
@@ -114,10 +117,14 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             state = _learn(state, certificate, out)
         case Received(message=Proposal() as proposal):
             state = _on_proposal(state, proposal, out)
+        case Received(message=SignedBlock() as passed):
+            state = _on_pass(state, passed, out)
         case Examined(block, True) if block == state.examining:
             state = notarise(state, state.proposals[state.iteration], out)
         case Built(iteration, _) if state.asked is not None and iteration == state.asked.iteration:
             state = _propose(state, state.asked, event, out)
+        case Passed(iteration) if state.asked is not None and iteration == state.asked.iteration:
+            state = pass_turn(state, out)
         case Ready(round_id, now_ms) if state.ready is None or state.ready[0] < round_id:
             state = replace(state, ready=(round_id, now_ms))
         case Overtaken():
@@ -227,9 +234,7 @@ def body(state: State, block: Digest) -> Proposal | None:
 
 def _on_vote(state: State, signed: SignedVote, out: list[Effect]) -> State:
     vote, peer = signed.vote, signed.verifier
-    lowest = max(state.tip.iteration + 1, state.iteration - BEHIND)
-    if not lowest <= vote.iteration <= state.iteration + AHEAD:
-        raise OutOfPhase(peer, f"vote for iteration {vote.iteration} during {state.iteration}")
+    _check_near(state, vote.iteration, peer, "vote")
     is_ours = peer == state.config.seat and vote.iteration > state.silent_through
     if is_ours and state.own.get((vote.iteration, vote.kind)) != vote:
         raise Diverged(f"a vote for iteration {vote.iteration} carries our signature, but not from us")
@@ -247,6 +252,13 @@ def _on_vote(state: State, signed: SignedVote, out: list[Effect]) -> State:
     if len(agreed) < quorum(len(state.config.verifiers)):
         return state
     return _learn(state, assemble(agreed), out)
+
+
+def _check_near(state: State, iteration: Iteration, peer: PeerId, what: str) -> None:
+    """Do nothing if this iteration is near ours, and not settled."""
+    lowest = max(state.tip.iteration + 1, state.iteration - BEHIND)
+    if not lowest <= iteration <= state.iteration + AHEAD:
+        raise OutOfPhase(peer, f"{what} for iteration {iteration} during {state.iteration}")
 
 
 def _clashing(box: Mapping[tuple[PeerId, VoteKind], SignedVote], signed: SignedVote) -> SignedVote | None:
@@ -277,7 +289,7 @@ def _on_proposal(state: State, proposal: Proposal, out: list[Effect]) -> State:
     is_ours = leader == state.config.seat and block.iteration > state.silent_through
     if is_ours and state.drafts.get(block.iteration) != block:
         raise Diverged(f"a proposal for iteration {block.iteration} carries our signature, but not from us")
-    first = state.proposals.get(block.iteration)
+    first = state.passes.get(block.iteration) or state.proposals.get(block.iteration)
     if first is not None and first.block != block:
         state = _accuse(state, first, proposal, out)
         if not is_certified(state, block):
@@ -290,6 +302,19 @@ def _on_proposal(state: State, proposal: Proposal, out: list[Effect]) -> State:
     if first is None:
         state = replace(state, proposals={**state.proposals, block.iteration: proposal})
     return replace(state, bodies={**state.bodies, block_digest(block): proposal})
+
+
+def _on_pass(state: State, passed: SignedBlock, out: list[Effect]) -> State:
+    """Note that a leader proposes nothing; one that proposed something, or two things, is accused."""
+    iteration, leader = passed.block.iteration, passed.verifier
+    _check_near(state, iteration, leader, "pass")
+    is_ours = leader == state.config.seat and iteration > state.silent_through
+    if is_ours and state.drafts.get(iteration) != passed.block:
+        raise Diverged(f"a pass in iteration {iteration} carries our signature, but not from us")
+    first = state.passes.get(iteration) or state.proposals.get(iteration)
+    if first is not None and first.block != passed.block:
+        state = _accuse(state, first, passed, out)
+    return replace(state, passes={iteration: passed, **state.passes})
 
 
 def _check_link(state: State, proposal: Proposal) -> None:
@@ -341,11 +366,16 @@ def _check_agreement(state: State, vote: Vote) -> None:
 
 
 def _accuse(
-    state: State, first: SignedVote | Proposal, second: SignedVote | Proposal, out: list[Effect]
+    state: State,
+    first: SignedVote | SignedBlock | Proposal,
+    second: SignedVote | SignedBlock | Proposal,
+    out: list[Effect],
 ) -> State:
     """Emit the evidence, once per verifier and iteration."""
     if isinstance(first, Proposal):
         culprit = (first.block.iteration, first.proposer)
+    elif isinstance(first, SignedBlock):
+        culprit = (first.block.iteration, first.verifier)
     else:
         culprit = (first.vote.iteration, first.verifier)
     if culprit in state.accused:

@@ -18,6 +18,7 @@ from assay.protocol.messages import (
     Manifest,
     Proposal,
     QuorumCertificate,
+    SignedBlock,
     SignedVote,
     Vote,
     VoteKind,
@@ -116,6 +117,7 @@ class State:
     votes: Mapping[Iteration, Mapping[tuple[PeerId, VoteKind], SignedVote]] = field(default_factory=dict)
     settling: Mapping[Digest, Mapping[PeerId, SignedVote]] = field(default_factory=dict)
     proposals: Mapping[Iteration, Proposal] = field(default_factory=dict)  # the first proposal of each leader
+    passes: Mapping[Iteration, SignedBlock] = field(default_factory=dict)  # the first of each leader
     bodies: Mapping[Digest, Proposal] = field(default_factory=dict)  # by block digest
     certificates: Certificates = field(default_factory=dict)
     settled: Mapping[Digest, QuorumCertificate] = field(default_factory=dict)
@@ -129,7 +131,7 @@ class State:
 class Received:
     """A message that passed `authenticate`; our own signed votes and proposals come this way too."""
 
-    message: SignedVote | Proposal | QuorumCertificate
+    message: SignedVote | SignedBlock | Proposal | QuorumCertificate
     now_ms: int
 
 
@@ -164,6 +166,13 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """The manifest of this iteration cannot be made soon: we lack what others hold. `Built` may follow."""
+
+    iteration: Iteration
+
+
+@dataclass(frozen=True, slots=True)
 class Examined:
     """Result of checking a proposal's body. A later `ok=True` may follow an `ok=False`."""
 
@@ -187,7 +196,7 @@ class Overtaken:
     """
 
 
-Event = Received | Tick | Ready | Built | Examined | Synced | Overtaken
+Event = Received | Tick | Ready | Built | Passed | Examined | Synced | Overtaken
 
 
 # ---- effects ----
@@ -215,6 +224,13 @@ class SignAndSendProposal:
     manifest: Manifest
     parent: tuple[QuorumCertificate, ...]
     dummies: tuple[QuorumCertificate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SignAndPass:
+    """Sign `block`, which names no manifest, and send it to all: we propose nothing in its iteration."""
+
+    block: Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +286,8 @@ class NeedSync:
 class Accuse:
     """Two statements signed by one verifier of which an honest verifier signs at most one."""
 
-    first: SignedVote | Proposal
-    second: SignedVote | Proposal
+    first: SignedVote | SignedBlock | Proposal
+    second: SignedVote | SignedBlock | Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +304,7 @@ Effect = (
     Persist
     | SignAndSend
     | SignAndSendProposal
+    | SignAndPass
     | Send
     | BuildProposal
     | Examine

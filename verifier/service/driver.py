@@ -63,6 +63,7 @@ from assay.verifier.consensus.types import (
     Persist,
     Received,
     Send,
+    SignAndPass,
     SignAndSend,
     SignAndSendProposal,
     Tick,
@@ -160,7 +161,7 @@ class Driver:
 
     # ---- events in ----
 
-    def receive(self, message: SignedVote | Proposal | QuorumCertificate) -> None:
+    def receive(self, message: SignedVote | SignedBlock | Proposal | QuorumCertificate) -> None:
         """A consensus message from a peer. One of an earlier configuration is of no use any more.
 
         Raises:
@@ -397,6 +398,10 @@ class Driver:
                 )
                 self.broadcast(encode(proposal))
                 self._queue.append(Received(proposal, now_ms()))
+            case SignAndPass(block):
+                signature = sign(self._me.keys.peer, self._me.domain, block)
+                self.broadcast(encode(SignedBlock(block=block, verifier=self._seat(), signature=signature)))
+                log.info("turn passed", extra={"round": int(block.round), "iteration": int(block.iteration)})
             case Send(message):
                 self.broadcast(encode(message))
             case BuildProposal():
@@ -622,8 +627,8 @@ class Driver:
             log.warning("node equivocated", extra={"evidence": name})
 
 
-def _signed(statement: SignedVote | Proposal) -> SignedVote | SignedBlock:
+def _signed(statement: SignedVote | SignedBlock | Proposal) -> SignedVote | SignedBlock:
     """A statement without the body of its proposal, which proves nothing."""
-    if isinstance(statement, SignedVote):
+    if not isinstance(statement, Proposal):
         return statement
     return SignedBlock(block=statement.block, verifier=statement.proposer, signature=statement.signature)

@@ -49,6 +49,7 @@ from assay.protocol.messages import (
     SignedAdmission,
     SignedAppraisal,
     SignedAttendance,
+    SignedBlock,
     SignedEvaluation,
     SignedEvaluationCommitment,
     SignedFundingReport,
@@ -102,6 +103,7 @@ FACTS = {
     kind.TAG: kind
     for kind in (
         SignedVote,
+        SignedBlock,
         Proposal,
         QuorumCertificate,
         BeaconShare,
@@ -335,7 +337,7 @@ class Service:
         if not isinstance(message, CertifiedManifest) and notification.peer not in self.me.spec.seat_peers:
             raise PeerFault(notification.peer, f"sends a {type(message).__name__}, which only verifiers do")
         match message:
-            case SignedVote() | Proposal() | QuorumCertificate():
+            case SignedVote() | SignedBlock() | Proposal() | QuorumCertificate():
                 self.driver.receive(message)
             case CertifiedManifest():
                 self.driver.synced((message,))

@@ -26,7 +26,7 @@ from assay.training.codec.wire import Update
 from assay.training.layout import layout_of
 from assay.verifier.aggregation.combine import combine, observed, rounds_behind, tolerated
 from assay.verifier.aggregation.reputation import Reputation
-from assay.verifier.consensus.types import BuildProposal, Built, Event, Examined, Ready
+from assay.verifier.consensus.types import BuildProposal, Built, Event, Examined, Passed, Ready
 from assay.verifier.round import leader
 from assay.verifier.round.ancestors import base_history
 from assay.verifier.round.examination import examine
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 LINKS_AT_ONCE = 8
 UPDATES_AT_ONCE = 12  # fetched side by side: each waits for several round trips
+ROUND_LAG = 1  # rounds that a leader may be behind, as one whose own work takes longer than others'
 STANDINGS_KEPT = 4  # each holds the decoded updates of a few rounds
 _Found = TypeVar("_Found")
 GetUpdate = Callable[[int, Digest, tuple[PeerId, ...]], Awaitable[bytes]]
@@ -74,11 +75,11 @@ class Proposer:
         self._aggregating = trio.Lock()  # a round's decoded updates are in memory once
 
     def ask(self, build: BuildProposal) -> None:
-        """We lead: a manifest is requested. `consider` answers when one can be made."""
+        """We lead: a manifest is requested. `consider` answers when one can be made; if we lag, we pass."""
         if self._building is not None:
             self._building.cancel()  # for an iteration that is over
         self._build, self._asked_ms = build, now_ms()
-        self._nursery.start_soon(self._consider_soon)
+        self._nursery.start_soon(self._begin, build)
 
     def consider(self) -> None:
         """Report to consensus when the round is complete, and answer its request to build."""
@@ -172,7 +173,9 @@ class Proposer:
         level = logging.INFO if is_over else logging.WARNING
         log.log(level, event, extra={"round": int(round_id), "reason": str(error)})
 
-    async def _consider_soon(self) -> None:
+    async def _begin(self, build: BuildProposal) -> None:
+        if self._lags():
+            self._feed(Passed(build.iteration))
         self.consider()
 
     def _not_final(self, ancestors: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
@@ -239,6 +242,15 @@ class Proposer:
             reputation = await self._in_thread(past, bodies, comparison)
         self._keep(last[0], reputation)
         return reputation
+
+    def _lags(self) -> bool:
+        """Whether the parameters, or the reputation that an aggregate takes, are those of rounds ago here."""
+        run_state = self._follower.run_state
+        if run_state.round > self._present().run_state.round + ROUND_LAG:
+            return True
+        behind = min(rounds_behind(self._me.spec), ROUND_LAG + 1) if run_state.is_training else 0
+        last = self._with_commits(int(run_state.round), behind)
+        return len(last) > ROUND_LAG and not any(_place(one) in self._standings for one in last)
 
     def _keep(self, manifest: Manifest, reputation: Reputation) -> None:
         """Remember the reputation after a manifest."""

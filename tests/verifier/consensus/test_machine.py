@@ -19,6 +19,7 @@ from assay.protocol.messages import (
     Block,
     CertifiedManifest,
     Proposal,
+    SignedBlock,
     SignedVote,
     Vote,
     VoteKind,
@@ -37,10 +38,12 @@ from assay.verifier.consensus.types import (
     Finalised,
     NeedBlock,
     NeedSync,
+    Passed,
     Persist,
     Ready,
     Received,
     Send,
+    SignAndPass,
     SignAndSend,
     SignAndSendProposal,
     Synced,
@@ -89,6 +92,15 @@ def a_proposal(iteration=1, after=None, dummies=(), mark=b"a", leader=None, **ch
     )  # fmt: skip
 
 
+def a_pass(iteration=1, leader=None, **changes):
+    """What the leader of an iteration says in place of a proposal."""
+    block = Block(
+        run_id=RUN, iteration=Iteration(iteration), round=RoundId(0), parent=NO_DIGEST, manifest=NO_DIGEST
+    )
+    block, leader = replace(block, **changes), iteration % 4 if leader is None else leader
+    return SignedBlock(block=block, verifier=PEERS[leader], signature=sign(KEYS[leader], DOMAIN, block))
+
+
 def a_vote(who, iteration, kind, block=NO_DIGEST):
     named = digest(block.block) if isinstance(block, Proposal) else block
     vote = Vote(run_id=RUN, iteration=Iteration(iteration), kind=kind, block=named)
@@ -113,7 +125,10 @@ def run(state, *events):
     """The state after these events, and all effects."""
     said = []
     for event in events:
-        if isinstance(event, Proposal | SignedVote) or type(event).__name__ == "QuorumCertificate":
+        if (
+            isinstance(event, Proposal | SignedVote | SignedBlock)
+            or type(event).__name__ == "QuorumCertificate"
+        ):
             event = Received(event, state.now_ms)
         state, effects = step(state, event)
         said += effects
@@ -210,6 +225,50 @@ def test_a_leader_that_lacks_shares_is_given_up_at_once_only_if_it_follows_its_p
 
     skipped = a_dummy(1)
     assert voted(a_state(), skipped, held_up) == []
+
+
+def test_a_leader_that_passes_is_given_up_at_once_and_its_block_gets_no_vote():
+    assert [vote.kind for vote in voted(a_state(), a_pass(), Tick(1))] == [VoteKind.DUMMY]
+    assert voted(a_state(), a_pass(5), Tick(1)) == []  # a turn to come
+
+    _, effects = run(a_state(), a_pass(), a_proposal())
+    assert of(Examine, effects) == []
+
+
+def test_a_pass_after_the_proposal_gives_nothing_up():
+    proposal = a_proposal()
+    held = voted(a_state(), proposal, Examined(digest(proposal.block), True), a_pass(), Tick(1))
+    assert {vote.kind for vote in held} == {VoteKind.NOTARISE}
+
+
+def test_a_leader_that_cannot_propose_says_so_gives_its_turn_up_and_proposes_nothing_in_it():
+    state, asked = run(a_state(1), Tick(1))
+    assert len(of(BuildProposal, asked)) == 1
+
+    state, effects = run(state, Passed(Iteration(1)), Passed(Iteration(1)))
+
+    block, dummy = a_pass().block, a_vote(1, 1, VoteKind.DUMMY).vote
+    assert effects == [Persist(block), SignAndPass(block), Persist(dummy), SignAndSend(dummy)]
+    assert of(SignAndSendProposal, run(state, Built(Iteration(1), a_manifest()))[1]) == []
+
+    again = restore(a_config(1), (block, dummy), 0)
+    _, effects = run(again, Tick(1), Passed(Iteration(1)), Built(Iteration(1), a_manifest()))
+    assert of(BuildProposal, effects) == of(SignAndSendProposal, effects) == []
+    assert of(SignAndPass, effects) == [SignAndPass(block)]  # as everything that may have been lost
+
+
+def test_a_leader_passes_no_turn_but_its_present_one():
+    assert run(a_state(1), Tick(1), Passed(Iteration(5)))[1] == run(a_state(1), Tick(1))[1]
+    assert of(SignAndPass, run(a_state(2), Tick(1), Passed(Iteration(1)))[1]) == []
+
+
+def test_after_f_leaders_without_a_block_the_next_does_not_pass():
+    assert of(SignAndPass, run(a_state(2), a_dummy(1), Passed(Iteration(2)))[1]) == []
+
+    proposal = a_proposal()
+    _, effects = run(a_state(2), proposal, a_certificate(proposal), Passed(Iteration(2)))
+    (passed,) = of(SignAndPass, effects)
+    assert (passed.block.round, passed.block.parent) == (1, digest(proposal.block))
 
 
 def test_while_there_is_nothing_to_propose_no_leader_is_late_and_afterwards_it_has_its_whole_time():
@@ -413,6 +472,8 @@ def test_a_missing_body_is_asked_for_and_then_served():
         ),
         (a_vote(0, 1, VoteKind.DUMMY), a_vote(0, 1, VoteKind.FINALISE, a_proposal())),
         (a_proposal(), a_proposal(mark=b"b")),
+        (a_proposal(), a_pass()),
+        (a_pass(), a_pass(round=RoundId(1))),
     ],
 )
 def test_two_words_of_which_an_honest_verifier_says_one_are_evidence_once(first, second):
@@ -449,12 +510,25 @@ def test_a_second_process_with_our_key_stops_us():
         run(a_state(), a_vote(ME, 1, VoteKind.DUMMY))
     with pytest.raises(Diverged):
         run(a_state(1), a_proposal())
+    with pytest.raises(Diverged):
+        run(a_state(1), a_pass())
 
 
-def test_votes_far_ahead_are_refused_and_leave_the_state_alone():
-    state, _ = run(a_state(), a_vote(0, 1 + AHEAD, VoteKind.DUMMY))
-    with pytest.raises(OutOfPhase):
-        step(state, Received(a_vote(0, 2 + AHEAD, VoteKind.DUMMY), 1))
+def test_votes_and_passes_far_ahead_are_refused_and_leave_the_state_alone():
+    state, _ = run(a_state(), a_vote(0, 1 + AHEAD, VoteKind.DUMMY), a_pass(1 + AHEAD))
+    for late in (a_vote(0, 2 + AHEAD, VoteKind.DUMMY), a_pass(2 + AHEAD)):
+        with pytest.raises(OutOfPhase):
+            step(state, Received(late, 1))
+
+
+def test_passes_are_forgotten_with_their_iterations():
+    state, _ = run(a_state(), a_pass(1), a_pass(2))
+    assert set(state.passes) == {1, 2}
+
+    proposal = a_proposal()
+    assert set(run(state, Synced((a_link(proposal),), 1))[0].passes) == {2}
+    dummies = [a_dummy(number) for number in range(1, 18)]
+    assert set(run(state, *dummies)[0].passes) == {2}
 
 
 def test_a_liar_cannot_grow_the_state():
@@ -463,10 +537,12 @@ def test_a_liar_cannot_grow_the_state():
         liar_block = a_proposal(mark=bytes([mark]))
         for message in (
             liar_block,
+            a_pass(round=RoundId(mark)),
             *(a_vote(1, 1, kind, liar_block) for kind in (VoteKind.NOTARISE, VoteKind.FINALISE)),
         ):
             state, _ = run(state, message)
-    assert (len(state.bodies), len(state.proposals), len(state.votes[1])) == (1, 1, 2)
+    held = state.bodies, state.proposals, state.passes, state.votes[1]
+    assert [len(one) for one in held] == [1, 1, 1, 2]
 
 
 def test_a_block_of_the_wrong_round_is_its_leaders_fault():
@@ -483,7 +559,7 @@ def test_a_block_of_the_wrong_round_is_its_leaders_fault():
 def test_honest_messages_are_authentic():
     first = a_proposal(2, dummies=(1,))
     for message in (
-        first, a_proposal(4, after=first, dummies=(3,)), a_vote(0, 3, VoteKind.DUMMY), a_dummy(9),
+        first, a_proposal(4, after=first, dummies=(3,)), a_vote(0, 3, VoteKind.DUMMY), a_dummy(9), a_pass(),
         a_vote(0, SETTLED, VoteKind.FINALISE, first), a_link(first), a_link(first, SETTLED),
     ):  # fmt: skip
         authenticate(a_config(), DOMAIN, message)
@@ -508,6 +584,7 @@ def test_honest_messages_are_authentic():
         replace(a_dummy(1), vote=a_dummy(2).vote),
         a_link(a_proposal(), 7),
         replace(a_link(a_proposal()), certificate=a_certificate(a_proposal())),
+        a_pass(manifest=a_proposal().block.manifest),
     ],
 )
 def test_what_a_sender_put_together_wrongly_is_malformed(message):
@@ -520,6 +597,9 @@ def test_what_a_sender_put_together_wrongly_is_malformed(message):
     [
         replace(a_proposal(), proposer=PEERS[2]),
         a_proposal(1, leader=2),  # it leads another iteration
+        replace(a_pass(), verifier=PEERS[2]),
+        a_pass(1, leader=2),
+        a_pass(1, run_id=GENESIS),
         a_proposal(0),
         a_proposal(1, round=RoundId(1)),
         replace(a_vote(0, 1, VoteKind.DUMMY), verifier=PEERS[1]),

@@ -43,10 +43,12 @@ from assay.testing.signed import (
     an_inclusion_list,
     inclusion_lists,
 )
+from assay.verifier.consensus.check import authenticate
 from assay.verifier.consensus.machine import AHEAD
 from assay.verifier.round.commits import contradiction
 from assay.verifier.service.delivery import receivers
 from assay.verifier.service.driver import DOUBLE_VOTES, EVIDENCE, RETRY_S
+from assay.verifier.service.proposer import Proposer
 from tests.verifier.service.a_driver import (
     ME,
     OTHERS,
@@ -165,6 +167,28 @@ async def test_a_leader_stores_its_block_before_it_proposes_it(tmp_path, clock):
         (manifest,) = {one.manifest for one in verifier.host.broadcast(Proposal, LEADER)}
         assert is_made_of(manifest, NODES)
         assert unstored == []
+
+
+@trio_test
+async def test_a_leader_that_lags_stores_its_pass_before_it_sends_it_signed_and_votes_dummy(
+    tmp_path, clock, monkeypatch
+):
+    monkeypatch.setattr(Proposer, "_lags", lambda _: True)
+    async with running(tmp_path, LEADER) as verifier:
+        unstored = []
+
+        def look(message):
+            if isinstance(message, SignedBlock) and message.block not in verifier.journal:
+                unstored.append(message.block)
+
+        verifier.host.on_post = look
+        await takes(verifier, *NODES)
+        await passes(verifier, clock, 0)
+
+        (passed,) = set(verifier.host.broadcast(SignedBlock, LEADER))
+        authenticate(verifier.driver._state.config, verifier.me.domain, passed)
+        assert [vote.kind for vote in verifier.host.votes(LEADER)] == [VoteKind.DUMMY]
+        assert unstored == [] == verifier.host.broadcast(Proposal, LEADER)
 
 
 @trio_test

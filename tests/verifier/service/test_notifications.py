@@ -19,6 +19,7 @@ from assay.protocol.messages import (
     DoubleVote,
     Proposal,
     QuorumCertificate,
+    SignedBlock,
     SignedEvaluationCommitment,
     SignedFundingReport,
     SignedSeatNotice,
@@ -30,7 +31,7 @@ from assay.verifier.service.process import FACTS, Service
 from tests.protocol.strategies import sample
 
 STRANGER, OTHER = PeerId(bytes(32)), PeerId(b"\x01" * 32)
-CONSENSUS = (SignedVote, Proposal, QuorumCertificate)
+CONSENSUS = (SignedVote, SignedBlock, Proposal, QuorumCertificate)
 EVIDENCE = (Contradiction, DoubleVote)
 ELSEWHERE = (BlobPiece, CertifiedManifest, *CONSENSUS, *EVIDENCE)
 STATEMENTS = [kind for kind in FACTS.values() if kind not in (*ELSEWHERE, SignedSeatNotice)]

@@ -17,11 +17,12 @@ from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import CertifiedManifest, Manifest, Proposal, VoteKind
+from assay.protocol.run_state import RunState
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, Iteration
 from assay.testing.members import RUN_ID, a_digest
 from assay.testing.signed import NODES, VERIFIERS, a_certified, a_chain, a_history, a_manifest, a_reveal
-from assay.verifier.consensus.types import BuildProposal, Built, Event, Examined, Ready
+from assay.verifier.consensus.types import BuildProposal, Built, Event, Examined, Passed, Ready
 from assay.verifier.round.leader import missing
 from assay.verifier.round.machine import Round
 from assay.verifier.service.proposer import RETRY_S, GetUpdate, Proposer, _place
@@ -552,6 +553,64 @@ async def test_a_reputation_that_takes_longer_than_a_round_is_rebuilt_once_and_b
     once = [signed.commit.update for number in (0, 1) for signed in manifests[number].commits]
     assert [name for name in fetched if name in once] == once
     assert [report.ok for report in verifier.of(Examined)] == [True, False, True]  # one was for nothing
+
+
+def a_chain_with_commits(count: int) -> tuple[list[RunState], list[CertifiedManifest]]:
+    """Final manifests with everybody's commits, and the states before each of them and after the last."""
+    run_states, links = [START], list[CertifiedManifest]()
+    for _ in range(count):
+        made = a_real_manifest(NODES, run_states[-1])
+        links.append(a_certified(made, digest(links[-1].block) if links else NO_DIGEST))
+        run_states.append(advance(run_states[-1], made))
+    return run_states, links
+
+
+def to_build(run_state: RunState) -> BuildProposal:
+    """Consensus asks for the manifest of this round, whose parent is final."""
+    return replace(asked(), round=run_state.round, parent_manifest=run_state.parent)
+
+
+@trio_test
+@pytest.mark.parametrize(("examined_count", "passes"), [(0, [Passed(Iteration(1))]), (1, [])])
+async def test_a_leader_passes_its_turn_if_it_took_part_in_neither_of_the_last_two_rounds(
+    tmp_path, clock, examined_count, passes
+):
+    run_states, links = a_chain_with_commits(2)
+    async with a_proposer(tmp_path, a_round()) as verifier:
+        for run_state in run_states:
+            for name in NODES:
+                verifier.me.blobs.put(an_update(name, run_state))
+        for link in links[:examined_count]:
+            assert await verifier.examine(link.manifest) == [True]
+        for link in links:
+            verifier.follower.take(link)
+        verifier.reports.clear()
+
+        commits = [a_real_commit(name, run_states[2]) for name in NODES]
+        shares = {one.verifier: (one,) for one in (a_reveal(name, run_states[2]) for name in VERIFIERS)}
+        verifier.present = replace(a_round(run_states[2], commits), beacon_shares=shares)
+        clock.jump(TIMING.collect_ms / 1000)  # verdicts are missing
+        verifier.proposer.ask(to_build(run_states[2]))
+        await settled()
+
+        said = [one for one in verifier.reports if not isinstance(one, Ready)]
+        assert said[: len(passes)] == passes
+        assert [type(one) for one in said[len(passes) :]] == [Built]
+
+
+@trio_test
+@pytest.mark.parametrize(("ahead", "passes"), [(1, []), (2, [Passed(Iteration(1))])])
+async def test_a_leader_passes_its_turn_if_its_parameters_are_two_rounds_behind(
+    tmp_path, clock, ahead, passes
+):
+    run_states, links = a_chain_with_commits(2)
+    async with a_proposer(tmp_path, a_round(), links=links[:ahead]) as verifier:
+        verifier.proposer.consider()
+        assert verifier.reports == []  # it does not lead
+
+        verifier.proposer.ask(to_build(run_states[ahead]))
+        await settled()
+        assert verifier.reports == passes
 
 
 def test_the_same_update_of_another_node_is_another_place():

@@ -22,6 +22,7 @@ from assay.protocol.messages import (
     ManifestRange,
     Proposal,
     QuorumCertificate,
+    SignedBlock,
     SignedSeatNotice,
     SignedVote,
     StepRequest,
@@ -54,7 +55,7 @@ class Town:
             return
         driver = self.members[to].driver
         try:
-            if isinstance(message, SignedVote | Proposal | QuorumCertificate):
+            if isinstance(message, SignedVote | SignedBlock | Proposal | QuorumCertificate):
                 driver.receive(message)
             else:
                 driver.take(message)
