@@ -75,6 +75,18 @@ def weights_of(lots: Iterable[LotLocked | LotReleased], drawn_s: int, least: int
     return {account: weight for account, weight in found.items() if weight >= least}
 
 
+def released_since(lots: Iterable[LotLocked | LotReleased], drawn_s: int) -> set[Address]:
+    """The accounts that released a lot of this term after the draw, and may have locked it again.
+
+    They stay out: who comes and goes would have each member of the present set sign another list.
+    """
+    return {
+        lot.account
+        for lot in lots
+        if isinstance(lot, LotReleased) and lot.role == VERIFIER and lot.block_time >= drawn_s
+    }
+
+
 def draw_order(weights: Mapping[Address, int], seats: int, seed: bytes) -> list[Address]:
     """All candidates, in the order in which they are seated.
 

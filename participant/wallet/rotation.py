@@ -22,6 +22,7 @@ from assay.chain.draw import (
     draw_order,
     drawn_at,
     next_draw,
+    released_since,
     seed_of,
     weights_of,
 )
@@ -109,7 +110,9 @@ def draw_set(chain: ChainReader) -> DrawnSet:
     randomness = chain.randomness(block)
     if randomness == chain.randomness(last):
         raise ConfigError(f"blocks {last} and {block} have the same randomness: sets cannot be drawn here")
-    lots = chain.lots_of_term(version + 1, chain.first_since(drawn_s - LOOK_BACK_S, final.number), last)
+    first = chain.first_since(drawn_s - LOOK_BACK_S, final.number)
+    lots = chain.lots_of_term(version + 1, first, chain.block_number())
+    gone = released_since(lots, drawn_s)
     weights = weights_of(lots, drawn_s, chain.minimum_stake(VERIFIER))
     seats = len(chain.verifier_set(version))
     order = draw_order(weights, seats, seed_of(chain.deployment.deployment_id, version + 1, randomness))
@@ -123,7 +126,9 @@ def draw_set(chain: ChainReader) -> DrawnSet:
             Candidate(
                 account=account,
                 locked=weights[account],
-                lacks=_lacks(chain, account, version + 1, weights[account], drawn_s + TERM_S),
+                lacks="it released its lot after the draw"
+                if account in gone
+                else _lacks(chain, account, version + 1, weights[account], drawn_s + TERM_S),
             )
             for account in order
         ),

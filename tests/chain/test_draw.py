@@ -18,6 +18,7 @@ from assay.chain.draw import (
     draw_order,
     drawn_at,
     next_draw,
+    released_since,
     seed_of,
     weights_of,
 )
@@ -182,6 +183,17 @@ def test_a_lot_that_was_released_before_the_draw_counts_nothing_however_often_it
 def test_a_release_after_the_draw_changes_no_weight():
     lots = [at(LotLocked, DRAWN - 2 * LOCKED_S), at(LotReleased, DRAWN)]
     assert weights_of(lots, DRAWN, LEAST) == {an_account(1): 100}
+
+
+def test_who_released_its_lot_after_the_draw_is_gone_also_if_it_locked_it_again():
+    late = at(LotReleased, DRAWN, 2)
+    lots = [
+        at(LotReleased, DRAWN - 1),
+        late,
+        at(LotLocked, DRAWN + 1, 2),
+        at(LotReleased, DRAWN, 3, role=OPERATOR),
+    ]
+    assert released_since(lots, DRAWN) == {an_account(2)}
 
 
 def test_small_lots_and_those_of_operators_count_nothing():
