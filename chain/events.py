@@ -427,6 +427,16 @@ class LotLocked(ChainEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LotReleased(ChainEvent):
+    """`account`'s whole lot for `commitment`, `amount` by then, is free stake again."""
+
+    account: Address
+    role: int
+    commitment: bytes
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordAnnounced(ChainEvent):
     """`account` said where its `peer` is; what `record` holds, nobody has checked."""
 
@@ -478,7 +488,7 @@ class Gifted(ChainEvent):
 
 # Asked for one kind at a time: the books do not read them, whose size strangers decide.
 OTHER_EVENTS: tuple[type[ChainEvent], ...] = (
-    LotLocked, ResultCertified, RecordAnnounced, RunAnnounced, Appealed, Cut,
+    LotLocked, LotReleased, ResultCertified, RecordAnnounced, RunAnnounced, Appealed, Cut,
 )  # fmt: skip
 EVENTS: tuple[type[ChainEvent], ...] = (  # what the books read, all at once
     Staked, UnstakeRequested, UnstakeCancelled, Withdrawn, Slashed, SlashPaid, SlashReversed, BondLocked,

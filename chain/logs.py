@@ -188,7 +188,7 @@ def _time(rpc: Rpc, log: Mapping[str, Any], times: dict[bytes, int]) -> int:
 
 
 def event_of(log: Any) -> ChainEvent | None:
-    """One log as an event; None for a log that nobody needs, such as LotReleased or Reserved."""
+    """One log as an event; None for a log that nobody needs, such as Released or Reserved."""
     known = _by_topic().get(bytes(log["topics"][0]))
     if known is None:
         return None

@@ -24,9 +24,11 @@ from assay.chain.events import (
     ChainEvent,
     Cut,
     LotLocked,
+    LotReleased,
     RecordAnnounced,
     ResultCertified,
     RunAnnounced,
+    SetRotated,
     UnstakeRequested,
 )
 from assay.chain.logs import E, read_events, read_events_of
@@ -230,6 +232,22 @@ class ChainReader:
         found = self._rpc.read("block", lambda: eth.get_block(BlockNumber(at) if isinstance(at, int) else at))
         number, time_s = self._rpc.read("block", lambda: _place(found))
         return Head(number=number, hash=bytes(found["hash"]), time_s=time_s)
+
+    def randomness(self, number: int) -> bytes:
+        """The randomness of a block, `block.prevrandao` of contracts: 32 bytes that no one party chose."""
+        eth = self._rpc.web3.eth
+        return self._rpc.read("block", lambda: bytes(eth.get_block(BlockNumber(number))["mixHash"]))
+
+    def first_since(self, time_s: int, last: int) -> int:
+        """The deployment's first block at or after a time, Unix seconds; `last` + 1 if it comes later."""
+        first, end = self.deployment.block, last + 1
+        while first < end:
+            middle = (first + end) // 2
+            if self.head(middle).time_s < time_s:
+                first = middle + 1
+            else:
+                end = middle
+        return first
 
     def timestamp(self) -> int:
         """The newest block's time, Unix seconds. Windows run on this clock."""
@@ -441,6 +459,11 @@ class ChainReader:
         """The current verifier set's number, from 1."""
         return int(self._ask("VerifierSet", "currentVersion"))
 
+    def installed_s(self, version: int, from_block: int) -> int | None:
+        """When a set became the current one, if that was in this block or later; Unix seconds."""
+        found = self._events_of(SetRotated, (_word(term_of(version)),), from_block)
+        return found[-1].block_time if found else None
+
     def run_id_of(self, buyer: str, spec_hash: bytes) -> bytes:
         """The run's id, whether opened or not: a function of deployment, buyer and specification."""
         return bytes(self._ask("RunEscrow", "runIdOf", buyer, spec_hash))
@@ -622,6 +645,15 @@ class ChainReader:
     def lots_locked(self, run_ids: Collection[bytes], from_block: int, to_block: int) -> list[LotLocked]:
         """Every lot that was locked for one of these runs in these blocks, both included, in chain order."""
         return self._events_of(LotLocked, (None, [_word(one) for one in run_ids]), from_block, to_block)
+
+    def lots_of_term(self, version: int, from_block: int, to_block: int) -> list[LotLocked | LotReleased]:
+        """What was locked for terms of a verifier set, and released, in these blocks, in chain order."""
+        which = (None, _word(term_of(version)))
+        found: list[LotLocked | LotReleased] = [
+            *self._events_of(LotLocked, which, from_block, to_block),
+            *self._events_of(LotReleased, which, from_block, to_block),
+        ]
+        return sorted(found, key=lambda event: (event.block_number, event.log_index))
 
     def prove(self, event: ChainEvent) -> EventProof:
         """Proof that this event is in its block. `Unavailable` also if the hashes cannot be recomputed."""

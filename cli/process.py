@@ -126,6 +126,9 @@ class ProcessFile(BaseModel):
         1  # a buyer's: disk for openings of drawn steps, which are delivered too
     )
     least_price: Annotated[int, Field(ge=0)] = 0  # a node's reserve price: token units for 10^6 tokens
+    delegation_days: Annotated[int, Field(ge=30, le=366)] | None = (
+        None  # renew the hot key's delegation for so long in its last 14 days; by default by hand
+    )
     books: Annotated[str, Field(pattern=r"^postgresql://")] | None = None  # a ledger's
     status: Path | None = None  # status file of the ledger and the buyer
     bundle: Path | None = None  # where the buyer writes the model and its proof
@@ -173,6 +176,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         blob_bytes=int(given.blob_gb * 1e9),
         opening_bytes=int(given.opening_gb * 1e9),
         least_price=given.least_price,
+        delegation_days=given.delegation_days,
         books=given.books,
         declarations=_declarations(path.name, given.registry),
         metrics=None if given.metrics is None else _metrics_address(path.name, given.metrics),

@@ -34,6 +34,7 @@ from assay.participant.files.invitation import read_invitation
 from assay.participant.keys.keyring import STRONG, load_keys
 from assay.participant.keys.private_files import make_private_folder
 from assay.participant.market.standing import announce_offer, last_offer, says_the_same
+from assay.participant.wallet.delegation import Renewal
 from assay.participant.wallet.discharge import is_bound, read_certificate, send_discharge
 from assay.protocol.errors import AssayError, ConfigError, NotYet, Unavailable
 from assay.protocol.market import SeatOffer
@@ -70,6 +71,7 @@ class Fleet:
         self._is_draining = False
         self._fault: str | None = None
         self._offered: SeatOffer | None = None  # by us, on chain
+        self._renewal = Renewal(config.base.delegation_days)
 
     def drain(self) -> None:
         """Take no more runs, give up every seat, and end when that is done."""
@@ -109,6 +111,7 @@ class Fleet:
                 if not is_checked:
                     await trio.to_thread.run_sync(self._chain.check_deployment)
                     is_checked = True
+                await trio.to_thread.run_sync(self._renewal.keep, self._chain, self._keys)
                 view, now = await trio.to_thread.run_sync(
                     self._look,
                     abandon_on_cancel=True,  # type: ignore[call-arg]  # the stubs are of an older trio

@@ -74,6 +74,7 @@ class Config:
     blob_bytes: int = BLOB_BYTES  # most of updates, aggregates and openings on disk; old ones are deleted
     opening_bytes: int = 10**9  # most of openings that a buyer keeps and delivers; the oldest go
     least_price: int = 0  # a node's reserve price: token units for 10^6 accepted tokens
+    delegation_days: int | None = None  # for which the hot key's delegation is renewed; None: by hand
     declarations: Declarations = NO_DECLARATIONS  # a buyer's declarations on its model
     device: str = "cpu"
     threads: int = 1  # of each replica; 0: measure the fastest number at the first start

@@ -1,12 +1,13 @@
 """Delegation: lets a participant's hot key sign for its account, until a date, and warns before that date.
 
 Room: participant (edge: the chain). Repeating a delegation with a later date renews it; the hot key's consent
-is part of the transaction.
+is part of the transaction. A process whose operator said for how long renews it by itself.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 import trio
@@ -30,6 +31,7 @@ DAYS_MAX = 366
 WARN_S = 14 * DAY_S
 LOOK_S = 3_600.0
 RETRY_S = 60.0
+RENEW_S = 6 * 3_600.0  # between two looks: an endpoint that hides a renewal costs four transactions a day
 
 
 def delegate(chain: Chain, keys: Keys, days: int, now_s: int) -> tuple[Sent, int]:
@@ -84,13 +86,51 @@ def delegation_fault(found: HotKey | None, account: Address, until_s: int) -> st
     return None
 
 
+class Renewal:
+    """Renews a hot key's delegation in its last `WARN_S`, while it is in force and this account's last one.
+
+    What its owner ended, let end or gave to another hot key stays so: a process that was left running with
+    old keys would bring a leaked one back.
+    """
+
+    def __init__(self, days: int | None) -> None:
+        """
+        Args:
+            days: For which each renewal is; None renews nothing.
+        """
+        self._days = days
+        self._tried_s = -RENEW_S
+
+    def keep(self, chain: Chain, keys: Keys) -> None:
+        """Renew the delegation if that is due; blocks until it is mined, and logs what it could not do."""
+        if self._days is None or keys.signs_by_files or time.monotonic() < self._tried_s + RENEW_S:
+            return
+        self._tried_s = time.monotonic()
+        try:
+            now_s, account = chain.timestamp(), evm_address(keys.account_address)
+            found = chain.hot_key(evm_address(keys.hot_address))
+            if delegation_fault(found, account, now_s) or not delegation_fault(
+                found, account, now_s + WARN_S
+            ):
+                return
+            if chain.in_flight():  # perhaps its end
+                return
+            _, expiry = delegate(chain, keys, self._days, now_s)
+            log.info("delegation renewed", extra={"until": time_text(expiry)})
+        except AssayError as error:
+            log.warning("delegation not renewed yet", extra={"reason": str(error)})
+
+
 async def watch_delegation(me: Participant) -> None:
-    """Read our stake and our hot key's delegation every hour; warn while the latter ends within `WARN_S`."""
+    """Read our stake and our hot key's delegation every hour; renew it or warn while it ends soon."""
 
     from assay.participant.wallet.claims import open_chain
 
+    renewal = Renewal(me.config.delegation_days)
+
     def look() -> tuple[str | None, int]:
         chain = open_chain(me)
+        renewal.keep(chain, me.keys)
         now_s, hot = chain.timestamp(), evm_address(me.keys.hot_address)
         found = chain.hot_key(hot)
         me.readings.holdings = holdings(chain, me, 0 if found is None else found.expiry)

@@ -19,7 +19,6 @@ from assay.chain.state import (
 )
 
 BOOKKEEPING_FREE = {
-    "LotReleased",
     "LotDischarged",
     "Reserved",
     "Released",

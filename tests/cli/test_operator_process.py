@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from assay.chain.client import UNIT, Chain
+from assay.chain.commit_statement import evm_address
 from assay.chain.events import RecordAnnounced
 from assay.chain.reader import ChainReader
 from assay.chain.statements import OPERATOR
@@ -28,10 +29,11 @@ from assay.participant.health import checks_of
 from assay.participant.keys.keyring import QUICK
 from assay.participant.market.offer import OFFER_SLOT
 from assay.participant.market.standing import read_standing
+from assay.participant.wallet.delegation import DAY_S, delegate
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.market import SignedSeatOffer
-from tests.a_network import a_record
+from tests.a_network import a_record, keys_of
 from tests.cli.market import Market, wallet
 from tests.cli.test_operator_market import OURS, SEATS, placed  # noqa: F401 - a fixture
 
@@ -370,6 +372,28 @@ def test_a_full_disk_ends_no_process_and_nothing_is_decided_until_it_can_be_kept
         served(Fleet(config), lambda: caplog.text.count("the state cannot be kept") > 1)
         assert stage(config) is Stage.RUNNING
     served(Fleet(config), lambda: stage(config) is Stage.ENDED)
+
+
+def test_a_delegation_that_ends_soon_is_renewed_and_runs_are_taken(
+    config: FleetConfig,
+    program: Callable[[str], None],
+    placed: Market,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+):
+    program(NODE)
+    chain, keys = placed.as_(OURS), keys_of(OURS)
+    hot, (_, ends) = evm_address(keys.hot_address), delegate(chain, keys, 1, chain.timestamp())
+
+    def renewed_s() -> int:
+        found = chain.hot_key(hot)
+        assert found is not None
+        return found.expiry - ends
+
+    served(Fleet(config), lambda: "no run can be taken" in caplog.text)
+    assert not renewed_s()
+    config = replace(config, base=replace(config.base, delegation_days=31))
+    served(Fleet(config), lambda: has_seat(config))
+    assert 29 * DAY_S < renewed_s() <= 31 * DAY_S
 
 
 def test_a_second_process_of_one_operator_is_refused(config: FleetConfig, program: Callable[[str], None]):
