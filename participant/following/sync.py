@@ -96,10 +96,14 @@ class StateSync:
         async with self._lock:
             return await self._reach(round_id)
 
+    def is_far(self, round_id: int) -> bool:
+        """Whether more rounds are missing up to this one than are replayed where there is a snapshot."""
+        return round_id - self._at > REPLAYED_MAX
+
     async def _reach(self, round_id: int) -> Digest:
         if self._at < 0:
             await self.child.call(GetRound(), AtRound)
-        if self._snapshots is not None and round_id - self._at > REPLAYED_MAX:
+        if self._snapshots is not None and self.is_far(round_id):
             await self._restore(self._snapshots, round_id)
         while self._at < round_id:
             link = next(iter(self._store.links(self._at, 1)), None)
