@@ -31,6 +31,7 @@ from assay.node.seat import (
     announce_tasks,
     drained,
     leave_when_asked,
+    reach_newest,
     return_when_overdue,
     take_seat,
 )
@@ -362,10 +363,10 @@ class Service:
         """Bring the parameters to the newest round, also if more rounds end before they are there."""
         with trio.move_on_after(LEVEL_S):
             await self.follower.level()
-        at = int(self.follower.run_state.round)
         try:
-            await self.state_sync.reach(at)
+            await reach_newest(self.follower, self.state_sync)
         except (Unavailable, Diverged) as error:
+            at = int(self.follower.run_state.round)
             log.warning("no parameters yet", extra={"round": at, "reason": str(error)})
             await trio.sleep(RETRY_S)
 

@@ -19,6 +19,7 @@ from assay.node.seat import (
     check_told,
     drained,
     leave_when_asked,
+    reach_newest,
     take_seat,
 )
 from assay.participant.files.application import Application
@@ -31,7 +32,7 @@ from assay.protocol.membership import is_drained
 from assay.protocol.messages import AttendanceKind, Manifest, SignedAttendance
 from assay.protocol.run_state import RunState
 from assay.protocol.state_transition import advance
-from assay.protocol.types import NO_DIGEST, Address, PeerId
+from assay.protocol.types import NO_DIGEST, Address, PeerId, RoundId
 from assay.testing.members import DOMAIN, NODES, RUN_ID, a_digest, a_peer_key, peer
 from assay.testing.run import a_manifest, grow
 from assay.testing.run import a_start as a_chain_history
@@ -170,6 +171,21 @@ class Followed:
         return self.run_state
 
 
+class Parameters:
+    """Of a trainer that took some rounds to start; the second time there is a snapshot that helps."""
+
+    def __init__(self, reach: Callable[[int], Awaitable[None]], is_behind: bool = False) -> None:
+        self.reach, self.is_behind, self.asked = reach, is_behind, list[int]()
+
+    async def come_near(self, newest: Callable[[], int]) -> None:
+        await trio.sleep(0.1)
+        self.asked.append(newest())
+        self.is_behind = self.is_behind and len(self.asked) < 2
+
+    def is_far(self, _round_id: int) -> bool:
+        return self.is_behind
+
+
 @dataclass
 class Applied:
     """What a verifier was sent, and when."""
@@ -203,7 +219,7 @@ def applications(
     me: Any = SimpleNamespace(me=peer("nadia"), spec=run_state.spec, config=SimpleNamespace(keys=tmp_path))
     host: Any = Verifiers()
     follower: Any = Followed(run_state)
-    state_sync: Any = SimpleNamespace(reach=reach)
+    state_sync: Any = Parameters(reach)
 
     async def main() -> None:
         with trio.move_on_after(end_s):
@@ -248,6 +264,27 @@ def test_a_newcomer_asks_for_a_seat_with_the_newest_parameters_and_not_before(tm
     assert any(not one.is_ready and one.at_s > 10 for one in sent if one.verifier in others)
 
 
+def test_a_snapshot_of_a_round_that_is_not_final_yet_is_waited_for():
+    """Else a newcomer would replay all rounds one by one, each time that it asks right after a checkpoint."""
+    run_state, reached = a_history(), list[int]()
+
+    async def reach(round_id: int) -> None:
+        reached.append(round_id)
+
+    class Growing(Followed):
+        async def grown(self, beyond: int) -> RunState:
+            await trio.sleep(3)
+            self.run_state = replace(self.run_state, round=RoundId(beyond + 1))
+            return self.run_state
+
+    follower: Any = Growing(run_state)
+    parameters: Any = Parameters(reach, is_behind=True)
+    at = trio.run(reach_newest, follower, parameters, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert parameters.asked == [0, 1]
+    assert reached == [at] == [1]
+
+
 def test_a_node_shows_its_track_record_when_it_asks_for_a_seat(tmp_path):
     """A file of another account is left out: it would count nothing."""
     keys, run_state, sent = keys_of("nadia"), a_history(seats=4), list[Application]()
@@ -282,7 +319,7 @@ def test_a_node_shows_its_track_record_when_it_asks_for_a_seat(tmp_path):
             kept.unlink()
         write_track_record(tmp_path, shown)
         clock = trio.testing.MockClock(autojump_threshold=0)
-        state_sync: Any = SimpleNamespace(reach=reach)
+        state_sync: Any = Parameters(reach)
         assert trio.run(take_seat, me, follower, state_sync, Verifiers(), clock=clock)
 
     verifiers = len(run_state.spec.verifiers)

@@ -117,7 +117,11 @@ def test_a_node_that_is_far_behind_loads_a_snapshot_for_longer_than_a_round():
         await trio.lowlevel.checkpoint()
 
     follower = SimpleNamespace(run_state=run_state, grown=grown, level=level)
-    state_sync = SimpleNamespace(reach=reach, is_far=lambda _round: not came)
+
+    async def come_near(_newest: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    state_sync = SimpleNamespace(reach=reach, come_near=come_near, is_far=lambda _round: not came)
     service: Any = SimpleNamespace(
         me=SimpleNamespace(me=NORA, spec=run_state.spec), follower=follower, state_sync=state_sync
     )
