@@ -122,7 +122,6 @@ async def reach_newest(follower: Follower, state_sync: StateSync) -> int:
             break
         with trio.move_on_after(SNAPSHOT_S):  # the newest snapshot may be of a round that is not final yet
             await follower.grown(at)
-    at = int(follower.run_state.round)
     await state_sync.reach(at)
     return at
 
