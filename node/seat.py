@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 
 import trio
 
@@ -23,29 +23,49 @@ from assay.participant.config import Participant
 from assay.participant.files.application import Application
 from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.files.track_record import best_track_record
-from assay.participant.follower import Follower
+from assay.participant.follower import CONNECT_S, Follower
 from assay.participant.following.sync import StateSync
 from assay.protocol.auditing.audits import Audit
 from assay.protocol.encoding.codec import encode
-from assay.protocol.errors import AssayError, Diverged, Unavailable
+from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.identity import sign
 from assay.protocol.membership import is_drained, may_announce
 from assay.protocol.messages import NO_OWN_DATA, Attendance, AttendanceKind, OwnData, SignedAttendance
 from assay.protocol.run_state import RunState
-from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 log = logging.getLogger(__name__)
 APPLY_S = 2.0  # between two applications to the same verifier
 ATTEND_S = 3.0  # between two attempts to say that we are back, or leave, or what binds us
 LOOK_S = 1.0
+SNAPSHOT_TRIES, SNAPSHOT_S = 3, 10.0  # before rounds are replayed that a snapshot would save
 TOLD_S = 300  # after the time by which a run had to start, until which we may learn what became of it
 LEAVE = "leave"  # in the node's folder: a file by which its operator asks it to leave
 
 Say = Callable[[SignedAttendance], Awaitable[None]]
 
 
+@dataclass(slots=True)
+class _Asking:
+    """What we ask verifiers for: to be served while we catch up, then a seat."""
+
+    application: Application
+    ready: trio.Event = field(default_factory=trio.Event)
+
+    def turn(self, is_ready: bool) -> None:
+        """Note whether we hold the present parameters."""
+        if is_ready != self.application.is_ready:
+            self.application = replace(self.application, is_ready=is_ready)
+            if is_ready:
+                self.ready.set()
+            else:
+                self.ready = trio.Event()
+
+
 async def take_seat(me: Participant, follower: Follower, state_sync: StateSync, host: Host) -> bool:
     """Whether we have a seat, once we have, or the run's training is over.
+
+    Each verifier is asked by itself while we catch up, so that none that is silent keeps us waiting.
 
     Raises:
         ConfigError: our own record is missing or damaged.
@@ -55,25 +75,78 @@ async def take_seat(me: Participant, follower: Follower, state_sync: StateSync, 
         return True
     record = read_record(me.config.keys / OWN_RECORD, int(time.time()))
     shown = best_track_record([me.config.keys], record.record.account)
-    is_ready, refusals = False, dict[str, str]()
-    while me.me not in follower.run_state.nodes:
-        if not follower.run_state.is_training:
-            log.warning("no seat: training is over", extra=asdict(ending_of(follower.run_state)))
-            return False
-        check_told(follower.run_state, int(time.time()))
-        application = Application(
-            record=record, is_ready=is_ready, track_record=() if shown is None else (shown,)
-        )
-        await _apply(me, host, application, refusals)
+    track_record = () if shown is None else (shown,)
+    asking = _Asking(Application(record=record, is_ready=False, track_record=track_record))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_stay_ready, follower, state_sync, asking)
+        for verifier in me.spec.seat_peers:
+            nursery.start_soon(_apply, follower, host, verifier, asking)
+        while me.me not in follower.run_state.nodes and follower.run_state.is_training:
+            if _is_untold(follower.run_state, int(time.time())):
+                break
+            with trio.move_on_after(LOOK_S):
+                await follower.grown(int(follower.run_state.round))
+        nursery.cancel_scope.cancel()
+    if me.me in follower.run_state.nodes:
+        log.info("seat taken", extra={"round": follower.run_state.nodes[me.me].joined_round})
+        return True
+    check_told(follower.run_state, int(time.time()))
+    log.warning("no seat: training is over", extra=asdict(ending_of(follower.run_state)))
+    return False
+
+
+async def _stay_ready(follower: Follower, state_sync: StateSync, asking: _Asking) -> None:
+    """Hold the newest parameters, from the time on when we know which these are."""
+    await follower.level()
+    while True:
         try:
-            await state_sync.reach(int(follower.run_state.round))
-            is_ready = True
-        except (Unavailable, Diverged) as error:
+            at = await reach_newest(follower, state_sync)
+        except AssayError as error:
             log.info("catching up", extra={"round": int(follower.run_state.round), "reason": str(error)})
-            is_ready = False
-        await trio.sleep(APPLY_S)
-    log.info("seat taken", extra={"round": follower.run_state.nodes[me.me].joined_round})
-    return True
+            asking.turn(False)
+            await trio.sleep(APPLY_S)
+        else:
+            asking.turn(True)
+            await follower.grown(at)
+
+
+async def reach_newest(follower: Follower, state_sync: StateSync) -> int:
+    """Bring the parameters to the newest round, and return it; more rounds may end meanwhile.
+
+    Raises:
+        Unavailable, Diverged: they cannot be brought there now.
+    """
+    for _ in range(SNAPSHOT_TRIES):
+        await state_sync.come_near(lambda: int(follower.run_state.round))
+        if not state_sync.is_far(at := int(follower.run_state.round)):
+            break
+        with trio.move_on_after(SNAPSHOT_S):  # the newest snapshot may be of a round that is not final yet
+            await follower.grown(at)
+    await state_sync.reach(at)
+    return at
+
+
+async def _apply(follower: Follower, host: Host, verifier: PeerId, asking: _Asking) -> None:
+    """Ask one verifier again and again, at once when it is connected and when we turn ready."""
+    name, refused = verifier.hex()[:8], ""
+    while True:
+        with trio.move_on_after(APPLY_S):
+            while verifier not in host.connected():
+                await trio.sleep(CONNECT_S)
+        application = asking.application
+        try:
+            await host.request(verifier, "apply", encode(application), timeout_s=20)
+            refused = ""
+            if not application.is_ready:
+                follower.look()  # as a guest we are answered
+        except AssayError as error:
+            if refused != str(error):  # once, not every two seconds
+                refused = str(error)
+                log.warning("no seat yet", extra={"verifier": name, "reason": refused})
+        with trio.move_on_after(APPLY_S):
+            if application.is_ready:
+                await trio.sleep_forever()
+            await asking.ready.wait()
 
 
 def check_told(run_state: RunState, now_s: int) -> None:
@@ -84,29 +157,13 @@ def check_told(run_state: RunState, now_s: int) -> None:
     Raises:
         Unavailable: so it is.
     """
-    start_by_s = run_state.spec.start_by_s
-    if run_state.awaits_nodes and now_s > start_by_s + TOLD_S:
-        raise Unavailable(
-            f"the run had to start by {time_text(start_by_s)}, and no verifier has shown us that it did"
-        )
+    if _is_untold(run_state, now_s):
+        by = time_text(run_state.spec.start_by_s)
+        raise Unavailable(f"the run had to start by {by}, and no verifier has shown us that it did")
 
 
-async def _apply(me: Participant, host: Host, application: Application, refusals: dict[str, str]) -> None:
-    body = encode(application)
-
-    async def ask(name: str) -> None:
-        try:
-            await host.request(peers[name], "apply", body, timeout_s=20)
-            refusals.pop(name, None)
-        except AssayError as error:
-            if refusals.get(name) != str(error):  # once, not every two seconds
-                refusals[name] = str(error)
-                log.warning("no seat yet", extra={"verifier": name, "reason": str(error)})
-
-    peers = {peer.hex()[:8]: peer for peer in me.spec.seat_peers}
-    async with trio.open_nursery() as nursery:
-        for name in peers:
-            nursery.start_soon(ask, name)
+def _is_untold(run_state: RunState, now_s: int) -> bool:
+    return run_state.awaits_nodes and now_s > run_state.spec.start_by_s + TOLD_S
 
 
 async def return_when_overdue(

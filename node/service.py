@@ -31,6 +31,7 @@ from assay.node.seat import (
     announce_tasks,
     drained,
     leave_when_asked,
+    reach_newest,
     return_when_overdue,
     take_seat,
 )
@@ -91,6 +92,7 @@ SUBMIT_S = 40.0
 HELD_S, HELD_BYTES_PER_S = 2.0, 1_000_000  # for the first verifiers to acknowledge that they hold an update
 NEXT_S = 0.25  # for the second, once the first has; half of what the first took, if that is more
 FETCH_S = 60.0
+LEVEL_S = 20.0  # for others to say that we know the newest round
 ANSWERS: dict[bytes, type[SignedReceipt] | type[SignedRefusal]] = {
     SignedReceipt.TAG: SignedReceipt,
     SignedRefusal.TAG: SignedRefusal,
@@ -347,12 +349,26 @@ class Service:
                 )
                 await self.follower.grown(int(run_state.round))
                 continue
+            if self.state_sync.is_far(int(run_state.round)):
+                await self._come_near()
+                continue
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._contribute, run_state)
                     await self.follower.grown(int(run_state.round))
                     scope.cancel()
         log.info("training is over", extra=asdict(ending_of(self.follower.run_state)))
+
+    async def _come_near(self) -> None:
+        """Bring the parameters to the newest round, also if more rounds end before they are there."""
+        with trio.move_on_after(LEVEL_S):
+            await self.follower.level()
+        try:
+            await reach_newest(self.follower, self.state_sync)
+        except (Unavailable, Diverged) as error:
+            at = int(self.follower.run_state.round)
+            log.warning("no parameters yet", extra={"round": at, "reason": str(error)})
+            await trio.sleep(RETRY_S)
 
     async def _keep_for_appeal(self) -> None:
         """Keep the parameters that a convicted step started from, which its appeal needs; ends with that."""

@@ -36,7 +36,9 @@ from assay.protocol.types import NO_DIGEST, NO_PEER, Digest, PeerId
 
 log = logging.getLogger(__name__)
 LINKS_MAX, LINKS_BYTES_MAX = 256, 900_000  # of one response
+TAKEN_AT_ONCE = 16  # of its manifests, before other tasks have their turn
 POLL_S = 2.0
+CONNECT_S = 0.1  # until we look again whether there is anybody to ask
 PROMPT_S = 1.0  # an answer later than this keeps nobody else waiting
 FRUITLESS_S = 0.5  # before asking again when nobody had what a peer's manifest promised: it may be made up
 BLOB_BYTES_MAX = 256 << 20
@@ -61,7 +63,8 @@ class Follower:
         for certified in store.links():
             self._fold(extend(self.run_state, certified))
         self._news = trio.Event()
-        self._lagging = trio.Event()  # set when a peer has a newer manifest
+        self._lagging = trio.Event()  # set when a peer has a newer manifest, or may tell us one now
+        self._is_level = False  # whether over a third of our peers had nothing newer than we, once
 
     def take(self, certified: CertifiedManifest) -> bool:
         """Check, store and apply the next certified manifest; False if it is not the next one.
@@ -69,15 +72,38 @@ class Follower:
         Raises:
             MalformedMessage, PeerFault: the manifest or its certificate is invalid.
         """
-        if certified.manifest.round > self.run_state.round:
-            self._lagging.set()
-        if certified.manifest.round != self.run_state.round:
-            return False
-        run_state = extend(self.run_state, certified)
-        self._store.add_link(certified)
-        self._fold(run_state)
-        self._wake()
-        return True
+        return self._take([certified]) > 0
+
+    def _take(self, links: Sequence[CertifiedManifest]) -> int:
+        """Check, store and apply those of these that are next, in order; how many they are.
+
+        Raises:
+            MalformedMessage, PeerFault: one of them is invalid; those before it are taken.
+        """
+        run_state, taken = self.run_state, list[tuple[CertifiedManifest, RunState]]()
+        try:
+            for certified in links:
+                if certified.manifest.round > run_state.round:
+                    self._lagging.set()
+                if certified.manifest.round == run_state.round:
+                    run_state = extend(run_state, certified)
+                    taken.append((certified, run_state))
+        finally:
+            if taken:
+                self._store.add_links([certified for certified, _ in taken])
+                for _, after in taken:
+                    self._fold(after)
+                self._wake()
+        return len(taken)
+
+    def look(self) -> None:
+        """Have `poll` ask at once: some peer may answer us now that did not."""
+        self._lagging.set()
+
+    async def level(self) -> None:
+        """Wait until over a third of our peers, so not liars alone, had nothing newer than we."""
+        while not (self._is_level or self.run_state.is_complete):
+            await self._news.wait()
 
     @property
     def is_funded(self) -> bool:
@@ -149,8 +175,9 @@ class Follower:
         """
         request = encode(StepRequest(number=int(self.run_state.round), node=_NOBODY))
         answer = decode(ManifestRange, await host.request(peer, "links", request, timeout_s=20))
-        for certified in answer.links:
-            self.take(certified)
+        for at in range(0, len(answer.links), TAKEN_AT_ONCE):
+            self._take(answer.links[at : at + TAKEN_AT_ONCE])
+            await trio.lowlevel.checkpoint()
 
     async def is_newest(self, host: Host, peers: Sequence[PeerId]) -> bool:
         """Whether more than half of these peers, ourselves counted, answer, and none has a newer manifest.
@@ -178,7 +205,13 @@ class Follower:
         return bool(has_news) and not any(has_news) and 2 * (len(has_news) + 1) > len(set(peers))
 
     async def poll(self, host: Host, peers: Sequence[PeerId]) -> None:
-        """Query peers whenever the chain has not grown for a while; ends only by cancellation."""
+        """Query peers at first, and whenever the chain has not grown for a while.
+
+        Ends only by cancellation.
+        """
+        while set(peers).isdisjoint(host.connected()):
+            await trio.sleep(CONNECT_S)
+        self.look()
         while not self.run_state.is_complete:
             before = self.run_state.round
             with trio.move_on_after(POLL_S):
@@ -191,17 +224,18 @@ class Follower:
         await trio.sleep_forever()
 
     async def catch_up(self, host: Host, peers: Sequence[PeerId]) -> None:
-        """Query peers in turns, in random order, until none has news; the first without any is believed.
+        """Query peers in turns, in random order, until none has news; the first without any is believed
+        by one who was `level` before.
 
         One that is slow delays the next by a second, by two if that one is slow as well, and so on, and has
         its next turn only after its answer: it may send one manifest at a time, just before it is given up.
         One without news may lie, or be as far behind, while another's answer is on its way: it has its next
-        turn after a while. Answers are awaited until over two thirds have no news: not all of these are liars
+        turn after a while, and so has one that is not connected yet or refuses, else a liar could be the only
+        one that we ask. Answers are awaited until over two thirds have no news: not all of these are liars
         or behind, as a third lies at most, and over two thirds have signed each manifest.
         """
-        willing = [peer for peer in peers if peer in host.connected()]
+        willing, first = list(peers), self.run_state.round
         random.shuffle(willing)
-        first, peer_count = self.run_state.round, len(willing)
         awaited, fruitless = set[PeerId](), set[PeerId]()
         async with trio.open_nursery() as nursery:
 
@@ -211,20 +245,26 @@ class Follower:
                     await self.ask(host, peer)
                     has_answered = True
                 except (PeerFault, MalformedMessage, Unavailable) as error:
-                    log.info("manifests not fetched", extra={"peer": peer.hex()[:8], "reason": str(error)})
+                    if peer in host.connected():
+                        told = {"peer": peer.hex()[:8], "reason": str(error)}
+                        log.info("manifests not fetched", extra=told)
                 awaited.remove(peer)
+                is_last = not awaited and not willing
                 if self.run_state.round > before:
                     fruitless.clear()
                 elif has_answered:
                     fruitless.add(peer)
-                    is_last = not awaited and (not willing or self.run_state.round == first)
-                    if is_last or 3 * len(fruitless) > 2 * peer_count:
-                        nursery.cancel_scope.cancel()
+                    if 3 * len(fruitless) > len(peers):
+                        self._is_level = True
+                        self._wake()
+                    is_last |= not awaited and self.run_state.round == first and self._is_level
+                    is_last |= 3 * len(fruitless) > 2 * len(set(peers).intersection(host.connected()))
+                if is_last and self.run_state.round == before:
+                    nursery.cancel_scope.cancel()
                 answered.set()
-                if has_answered:
-                    if peer in fruitless:
-                        await trio.sleep(POLL_S)
-                    willing.append(peer)
+                if not has_answered or peer in fruitless:
+                    await trio.sleep(POLL_S)
+                willing.append(peer)
 
             while willing or nursery.child_tasks:
                 answered = trio.Event()

@@ -57,7 +57,7 @@ def extend(run_state: RunState, certified: CertifiedManifest) -> RunState:
     domain = Domain(run_state.spec.deployment_id, run_state.run_id)
     check_certified(certified, domain, run_state.spec.verifier_peers, run_state.rotation.configuration)
     check_place(run_state, certified.manifest)
-    return advance(run_state, certified.manifest)
+    return advance(run_state, certified.manifest, certified.block.manifest)  # which is its digest
 
 
 def _need(manifest: Manifest) -> Callable[[bool, str], None]:

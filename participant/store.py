@@ -8,7 +8,7 @@ is durable when the call returns (`synchronous=FULL`).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -80,9 +80,13 @@ class Store:
 
     def add_link(self, certified: CertifiedManifest) -> None:
         """Store a certified manifest; one that is already there stays unchanged."""
-        self._write(
-            "INSERT OR IGNORE INTO link VALUES (?, ?)", (int(certified.manifest.round), encode(certified))
-        )
+        self.add_links([certified])
+
+    def add_links(self, links: Sequence[CertifiedManifest]) -> None:
+        """Likewise of one or more: all are stored, or none. A disk is waited for once, not once for each."""
+        rows = ", ".join("(?, ?)" for _ in links)
+        values = [value for one in links for value in (int(one.manifest.round), encode(one))]
+        self._write(f"INSERT OR IGNORE INTO link VALUES {rows}", values)
 
     def links(self, first: int = 0, count: int = 1 << 30) -> Iterator[CertifiedManifest]:
         """Certified manifests from round `first` on, ascending."""
@@ -131,7 +135,7 @@ class Store:
             if name not in keep:
                 self._write("DELETE FROM fact WHERE name = ?", (name,))
 
-    def _write(self, statement: str, values: tuple[object, ...]) -> None:
+    def _write(self, statement: str, values: Sequence[object]) -> None:
         try:
             self._db.execute(statement, values)
         except sqlite3.Error as cause:

@@ -39,6 +39,13 @@ class Calendar:
         """The round whose manifest makes `epoch` final for settlement: nothing in it changes later."""
         return self.epoch_end(epoch) - 1 + self.closing_rounds
 
+    def kept_from(self, round_id: int) -> int:
+        """The first round of those that this round's manifest may still change, or has just made final."""
+        epoch = self.epoch_of(round_id)
+        while epoch and round_id <= self.settled_at(epoch - 1) + 1:
+            epoch -= 1
+        return epoch * self.epoch_rounds
+
     def ripe_at(self, round_id: int) -> int | None:
         """The epoch that this round's manifest makes final for settlement, if there is one."""
         last = round_id - self.closing_rounds

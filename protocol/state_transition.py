@@ -119,10 +119,7 @@ class _After:
 def _begun(run_state: RunState, manifest: Manifest) -> _After:
     """The state without what was final before this manifest; in the first one nodes have just been heard."""
     spec, now, calendar = run_state.spec, int(manifest.round), run_state.calendar
-
-    def kept(round_id: int) -> bool:
-        return now <= calendar.settled_at(calendar.epoch_of(round_id)) + 1
-
+    oldest = calendar.kept_from(now)
     nodes, rotation = dict(run_state.nodes), run_state.rotation
     if not now:
         nodes = {node: replace(record, heard_s=manifest.time_s) for node, record in nodes.items()}
@@ -130,14 +127,14 @@ def _begun(run_state: RunState, manifest: Manifest) -> _After:
         leader = spec.verifier_peers[int(manifest.iteration) % len(spec.verifiers)]
         asked = run_state.beacon if now else ()
         rotation = rotation.after(manifest, spec.verifier_peers, asked, leader)
-    steps = {step: tokens for step, tokens in run_state.steps.items() if kept(step[0])}
+    steps = {step: tokens for step, tokens in run_state.steps.items() if step[0] >= oldest}
     return _After(
         nodes=nodes,
         verifiers=dict(run_state.verifiers),
-        audits={step: a for step, a in run_state.audits.items() if kept(step[0]) or not a.has_ended},
+        audits={step: a for step, a in run_state.audits.items() if step[0] >= oldest or not a.has_ended},
         steps=steps,
         suspect_steps=frozenset(step for step in run_state.suspect_steps if step in steps),
-        beacon_shares={at: peers for at, peers in run_state.beacon_shares.items() if kept(at)},
+        beacon_shares={at: peers for at, peers in run_state.beacon_shares.items() if at >= oldest},
         away=dict(run_state.away),
         missed_shares=dict(run_state.missed_shares),
         undrawn=run_state.undrawn,

@@ -21,7 +21,7 @@ from assay.network.host import Host
 from assay.participant.follower import BLOB_BYTES_MAX, fetch_blob
 from assay.participant.following.sync import Snapshot
 from assay.participant.store import Store
-from assay.protocol.agreement.quorum import faults_tolerated
+from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError
 from assay.protocol.messages import CertifiedManifest
@@ -32,6 +32,7 @@ from assay.training.optimiser.public_state import checkpoints, snapshot_bytes_ma
 log = logging.getLogger(__name__)
 SERVED = 2  # snapshots kept as blobs: a newcomer may be half through the older one
 FETCH_S = 600.0
+OTHERS_S = 5.0  # for the offers of the others, once over two thirds have answered
 LONE_FETCH_S, LONE_BYTES_PER_S = 30.0, 1_000_000  # time for what liars alone may offer, by its size
 OFFERS = "snapshot/"  # keys of what is served
 
@@ -159,8 +160,8 @@ class SnapshotFinder:
         self._liars.update(snapshot.holders)
 
     async def _offers(self) -> dict[SnapshotOffer, list[PeerId]]:
-        """Who serves which snapshot."""
-        found: dict[SnapshotOffer, list[PeerId]] = {}
+        """Who serves which snapshot. A third that lies and is silent is not waited for."""
+        found, answered = dict[SnapshotOffer, list[PeerId]](), set[PeerId]()
 
         async def ask(verifier: PeerId) -> None:
             try:
@@ -170,6 +171,10 @@ class SnapshotFinder:
             except AssayError as error:
                 log.info("no snapshot", extra={"verifier": verifier.hex()[:8], "reason": str(error)})
                 return
+            answered.add(verifier)
+            if len(answered | self._liars) >= quorum(len(self._verifiers)):
+                scope = nursery.cancel_scope
+                scope.deadline = min(scope.deadline, trio.current_time() + OTHERS_S)
             if offer.blob != NO_DIGEST and offer.size <= self._bytes_max:
                 found.setdefault(offer, []).append(verifier)
 

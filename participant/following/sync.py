@@ -96,11 +96,29 @@ class StateSync:
         async with self._lock:
             return await self._reach(round_id)
 
-    async def _reach(self, round_id: int) -> Digest:
+    def is_far(self, round_id: int) -> bool:
+        """Whether more rounds are missing up to this one than are replayed where there is a snapshot."""
+        return round_id - self._at > REPLAYED_MAX
+
+    async def come_near(self, newest: Callable[[], int]) -> None:
+        """Go on from a snapshot, if up to the newest round more are missing than are replayed.
+
+        The worker may take long to start, and which round is the newest is asked after that.
+
+        Raises:
+            Unavailable: the worker died.
+        """
+        async with self._lock:
+            await self._come_near(newest)
+
+    async def _come_near(self, newest: Callable[[], int]) -> None:
         if self._at < 0:
             await self.child.call(GetRound(), AtRound)
-        if self._snapshots is not None and round_id - self._at > REPLAYED_MAX:
-            await self._restore(self._snapshots, round_id)
+        if self._snapshots is not None and self.is_far(newest()):
+            await self._restore(self._snapshots, newest())
+
+    async def _reach(self, round_id: int) -> Digest:
+        await self._come_near(lambda: round_id)
         while self._at < round_id:
             link = next(iter(self._store.links(self._at, 1)), None)
             if link is None or link.manifest.round != self._at:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +19,7 @@ from assay.node.seat import (
     check_told,
     drained,
     leave_when_asked,
+    reach_newest,
     take_seat,
 )
 from assay.participant.files.application import Application
@@ -29,7 +32,7 @@ from assay.protocol.membership import is_drained
 from assay.protocol.messages import AttendanceKind, Manifest, SignedAttendance
 from assay.protocol.run_state import RunState
 from assay.protocol.state_transition import advance
-from assay.protocol.types import NO_DIGEST, Address
+from assay.protocol.types import NO_DIGEST, Address, PeerId, RoundId
 from assay.testing.members import DOMAIN, NODES, RUN_ID, a_digest, a_peer_key, peer
 from assay.testing.run import a_manifest, grow
 from assay.testing.run import a_start as a_chain_history
@@ -150,10 +153,142 @@ def a_late_manifest(run_state: RunState) -> Manifest:
     return a_manifest(run_state, time_s=101)
 
 
+class Followed:
+    """A chain that we know to be the newest after a second, with a round each second after."""
+
+    def __init__(self, run_state: RunState) -> None:
+        self.run_state = run_state
+        self.looked = 0
+
+    def look(self) -> None:
+        self.looked += 1
+
+    async def level(self) -> None:
+        await trio.sleep(1)
+
+    async def grown(self, _beyond: int) -> RunState:
+        await trio.sleep(1)
+        return self.run_state
+
+
+class Parameters:
+    """Of a trainer that took some rounds to start; the second time there is a snapshot that helps."""
+
+    def __init__(self, reach: Callable[[int], Awaitable[None]], is_behind: bool = False) -> None:
+        self.reach, self.is_behind, self.asked = reach, is_behind, list[int]()
+
+    async def come_near(self, newest: Callable[[], int]) -> None:
+        await trio.sleep(0.1)
+        self.asked.append(newest())
+        self.is_behind = self.is_behind and len(self.asked) < 2
+
+    def is_far(self, _round_id: int) -> bool:
+        return self.is_behind
+
+
+@dataclass
+class Applied:
+    """What a verifier was sent, and when."""
+
+    verifier: PeerId
+    at_s: float
+    is_ready: bool
+
+
+def applications(
+    tmp_path: Path, reach: Callable[[int], Awaitable[None]], *, away_s: float = 0.0, end_s: float = 15.0
+) -> tuple[list[Applied], list[PeerId]]:
+    """What verifiers get from a newcomer in so many seconds, and these; the first never answers."""
+    keys, run_state, sent = keys_of("nadia"), a_history(seats=4), list[Applied]()
+    renew_own(tmp_path, keys, Role.NODE, "127.0.0.1", 4001, NOW)
+    silent, *others = run_state.spec.seat_peers
+
+    class Verifiers:
+        def connected(self) -> list[PeerId]:
+            return [silent, *others] if trio.current_time() >= away_s else []
+
+        async def request(self, verifier: PeerId, _method: str, body: bytes, *, timeout_s: float) -> bytes:
+            assert verifier in self.connected()
+            sent.append(Applied(verifier, trio.current_time(), decode(Application, body).is_ready))
+            if verifier == silent:
+                await trio.sleep(timeout_s)
+                raise Unavailable("no answer")
+            await trio.lowlevel.checkpoint()
+            return b""
+
+    me: Any = SimpleNamespace(me=peer("nadia"), spec=run_state.spec, config=SimpleNamespace(keys=tmp_path))
+    host: Any = Verifiers()
+    follower: Any = Followed(run_state)
+    state_sync: Any = Parameters(reach)
+
+    async def main() -> None:
+        with trio.move_on_after(end_s):
+            await take_seat(me, follower, state_sync, host)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert follower.looked
+    return sent, others
+
+
+async def at_once(_round_id: int) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+def test_a_verifier_that_does_not_answer_keeps_a_newcomer_from_no_other(tmp_path):
+    sent, others = applications(tmp_path, at_once)
+
+    for verifier in others:
+        first = next(one.at_s for one in sent if one.verifier == verifier and one.is_ready)
+        assert first < 1.5  # at once when its parameters are the newest
+
+
+def test_a_newcomer_applies_as_soon_as_it_is_connected(tmp_path):
+    sent, others = applications(tmp_path, at_once, away_s=0.7)
+
+    assert {one.verifier for one in sent if one.at_s < 0.9} >= set(others)
+
+
+def test_a_newcomer_asks_for_a_seat_with_the_newest_parameters_and_not_before(tmp_path):
+    """It is not ready before it knows which round that is, nor while it cannot get them."""
+
+    async def reach(_round_id: int) -> None:
+        assert trio.current_time() >= 1
+        if trio.current_time() < 3 or trio.current_time() > 8:
+            raise Unavailable("nobody has the aggregate")
+        await trio.lowlevel.checkpoint()
+
+    sent, others = applications(tmp_path, reach)
+
+    ready = [one.at_s for one in sent if one.is_ready and one.verifier in others]
+    assert min(ready) >= 3 and 6 < max(ready) < 10
+    assert any(not one.is_ready and one.at_s > 10 for one in sent if one.verifier in others)
+
+
+def test_a_snapshot_of_a_round_that_is_not_final_yet_is_waited_for():
+    """Else a newcomer would replay all rounds one by one, each time that it asks right after a checkpoint."""
+    run_state, reached = a_history(), list[int]()
+
+    async def reach(round_id: int) -> None:
+        reached.append(round_id)
+
+    class Growing(Followed):
+        async def grown(self, beyond: int) -> RunState:
+            await trio.sleep(3)
+            self.run_state = replace(self.run_state, round=RoundId(beyond + 1))
+            return self.run_state
+
+    follower: Any = Growing(run_state)
+    parameters: Any = Parameters(reach, is_behind=True)
+    at = trio.run(reach_newest, follower, parameters, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert parameters.asked == [0, 1]
+    assert reached == [at] == [1]
+
+
 def test_a_node_shows_its_track_record_when_it_asks_for_a_seat(tmp_path):
     """A file of another account is left out: it would count nothing."""
     keys, run_state, sent = keys_of("nadia"), a_history(seats=4), list[Application]()
-    follower = SimpleNamespace(run_state=run_state)
+    follower = Followed(run_state)
     renew_own(tmp_path, keys, Role.NODE, "127.0.0.1", 4001, NOW)
     account = Address(bytes(keys.account_address))
     earned = TrackRecord(
@@ -161,6 +296,9 @@ def test_a_node_shows_its_track_record_when_it_asks_for_a_seat(tmp_path):
     )
 
     class Verifiers:
+        def connected(self) -> list[PeerId]:
+            return list(run_state.spec.seat_peers)
+
         async def request(self, _peer: Any, method: str, body: bytes, *, timeout_s: float) -> bytes:
             assert method == "apply"
             sent.append(decode(Application, body))
@@ -181,7 +319,7 @@ def test_a_node_shows_its_track_record_when_it_asks_for_a_seat(tmp_path):
             kept.unlink()
         write_track_record(tmp_path, shown)
         clock = trio.testing.MockClock(autojump_threshold=0)
-        state_sync: Any = SimpleNamespace(reach=reach)
+        state_sync: Any = Parameters(reach)
         assert trio.run(take_seat, me, follower, state_sync, Verifiers(), clock=clock)
 
     verifiers = len(run_state.spec.verifiers)

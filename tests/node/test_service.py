@@ -94,6 +94,49 @@ def test_a_trainer_is_told_its_seat_where_draws_follow_from_it():
     assert [request.seat for request in ahead] == [5]
 
 
+def test_a_node_that_is_far_behind_loads_a_snapshot_for_longer_than_a_round():
+    """Else each new round would begin the download again, and the node would never train."""
+    came, began = list[int](), list[int]()
+    run_state = replace(a_history(), round=RoundId(100), training_rounds=1000)
+
+    async def reach(round_id: int) -> None:
+        began.append(round_id)
+        await trio.sleep(5)  # rounds take a second
+        if len(began) == 1:
+            raise Unavailable("nobody has it yet")
+        came.append(round_id)
+
+    async def grown(beyond: int) -> Any:
+        await trio.sleep(1)
+        return follower.run_state
+
+    async def contribute(_run_state: Any) -> None:
+        came.append(-1)
+
+    async def level() -> None:
+        await trio.lowlevel.checkpoint()
+
+    follower = SimpleNamespace(run_state=run_state, grown=grown, level=level)
+
+    async def come_near(_newest: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    state_sync = SimpleNamespace(reach=reach, come_near=come_near, is_far=lambda _round: not came)
+    service: Any = SimpleNamespace(
+        me=SimpleNamespace(me=NORA, spec=run_state.spec), follower=follower, state_sync=state_sync
+    )
+    service._has_left = lambda: -1 in came
+    service._contribute = contribute
+    service._come_near = partial(Service._come_near, service)
+
+    async def main() -> None:
+        with trio.fail_after(60):
+            await Service._train(service)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert (began, came) == ([100, 100], [100, -1])
+
+
 class Verifier:
     """A host whose one peer is a verifier; it records what comes, in order, and answers nothing."""
 

@@ -10,13 +10,14 @@ import trio
 import trio.testing
 
 from assay.ledger.settlement.payouts import settle
+from assay.network.connection import RemoteError
 from assay.participant import follower as followers
 from assay.participant.follower import Follower
 from assay.participant.links import extend
 from assay.participant.store import Store
 from assay.protocol.agreement.configurations import FIRST
 from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
+from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.identity import sign
 from assay.protocol.messages import HandOver, ManifestRange, SignedFundingReport, StepRequest
 from assay.protocol.types import NO_DIGEST, NO_PEER, PeerId
@@ -171,17 +172,26 @@ def test_a_manifest_that_nobody_else_has_makes_nobody_ask_without_pause(store):
 
 
 class Chain:
-    """A host whose peers have the whole chain, and answer late; some send one link at a time, some none."""
+    """A host whose peers have the whole chain, and answer late; some send one link at a time, some none.
 
-    def __init__(self, links, late_s, drips=(), behind=()):
+    Some `refuse` for three seconds, as verifiers do until they know a guest, or are `away` as long.
+    """
+
+    def __init__(self, links, late_s, drips=(), behind=(), refuse=(), away=()):
         self.links, self.late_s, self.drips, self.behind = links, late_s, drips, behind
+        self.refuse, self.away = refuse, away
         self.asked = []
 
     def connected(self):
-        return list(self.late_s)
+        is_early = trio.current_time() < 3
+        return [one for one in self.late_s if not (is_early and one in self.away)]
 
     async def request(self, peer, _method, body, *, timeout_s):
         assert self.late_s[peer] < timeout_s
+        if peer not in self.connected():
+            raise Unavailable("not connected")
+        if trio.current_time() < 3 and peer in self.refuse:
+            raise RemoteError(peer, "only members may ask that")
         self.asked.append(peer)
         await trio.sleep(self.late_s[peer])
         first = decode(StepRequest, body).number
@@ -191,7 +201,7 @@ class Chain:
 
 def seconds_to_catch_up(one, host):
     clock = trio.testing.MockClock(autojump_threshold=0)
-    trio.run(one.catch_up, host, host.connected(), clock=clock)
+    trio.run(one.catch_up, host, list(host.late_s), clock=clock)
     return clock.current_time()
 
 
@@ -228,12 +238,103 @@ def test_peers_without_news_do_not_end_the_wait_for_an_answer_on_its_way(store, 
     assert one.run_state.round == 8
 
 
-def test_whoever_misses_nothing_asks_one_peer(store):
+@pytest.mark.parametrize("others", ["refuse", "away"])
+def test_a_liar_that_alone_answers_at_first_does_not_stay_the_only_one_that_is_asked(store, others):
+    one, links, liar = a_follower(store), a_chain(a_history(), 8), peer("walt")
+    honest = [peer(name) for name in VERIFIERS[:3]]
+    host = Chain(links, {liar: 19.0} | dict.fromkeys(honest, 0.1), drips=[liar], **{others: honest})
+
+    assert seconds_to_catch_up(one, host) <= 30
+    assert one.run_state.round == 8
+
+
+def test_whoever_is_level_and_misses_nothing_asks_one_peer(store):
     one, host = a_follower(store), Chain([], dict.fromkeys(map(peer, VERIFIERS), 0.1))
 
     seconds_to_catch_up(one, host)
+    before = len(host.asked)
+    seconds_to_catch_up(one, host)
 
-    assert len(host.asked) == 1
+    assert len(host.asked) == before + 1
+
+
+def test_nobody_is_level_by_the_word_of_liars_alone(store):
+    one, liar, told = a_follower(store), peer("walt"), list[tuple[int, float]]()
+    late_s = {liar: 0.05} | dict.fromkeys(map(peer, VERIFIERS[:3]), 0.1)
+    host = Chain(a_chain(a_history(), 8), late_s, behind=[liar], refuse=set(late_s) - {liar})
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.poll, host, list(late_s))
+            await one.level()
+            told.append((int(one.run_state.round), trio.current_time()))
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    ((round_id, at_s),) = told
+    assert round_id == 8 and 3 <= at_s < 10
+
+
+def test_a_newcomer_asks_at_once_when_it_is_connected_and_when_it_may_be_answered(store):
+    one, host = a_follower(store), Asked()
+    counts = []
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.poll, host, [peer("walt")])
+            await trio.sleep(0.2)
+            counts.append(host.count)
+            await trio.sleep(0.5)
+            one.look()
+            await trio.sleep(0.1)
+            counts.append(host.count)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert counts == [1, 2]
+
+
+def test_what_comes_before_a_forgery_in_an_answer_is_taken(store):
+    one, (first, second, third) = a_follower(store), a_chain(a_history(), 3)
+    forged = replace(third, certificate=second.certificate)
+    host = Chain([first, second, forged], {peer("vera"): 0.1})
+    host.links = Links([first, second, forged])
+
+    with pytest.raises(MalformedMessage):
+        trio.run(one.ask, host, peer("vera"))
+
+    assert one.run_state.round == 2
+    assert list(store.links()) == [first, second]
+
+
+def test_others_have_their_turn_while_a_long_answer_is_taken(store, monkeypatch):
+    monkeypatch.setattr(followers, "TAKEN_AT_ONCE", 2)
+    one, seen = a_follower(store), set()
+    host = Chain(Links(a_chain(a_history(), 8)), {peer("vera"): 0.0})
+
+    async def other():
+        while True:
+            seen.add(int(one.run_state.round))
+            await trio.lowlevel.checkpoint()
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            await one.ask(host, peer("vera"))
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+    assert seen & {2, 4, 6}
+
+
+class Links(list):
+    """Of which a peer sends all at once."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(slice(key.start, None) if isinstance(key, slice) else key)
 
 
 def asked_for_newer(one, host):

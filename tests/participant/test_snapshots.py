@@ -147,7 +147,7 @@ def test_a_snapshot_of_the_largest_size_is_found_and_none_above_it(
 class Servers:
     """A host whose peers each offer a snapshot of another round; it notes which is fetched.
 
-    What is `made_up` never comes.
+    What is `made_up` never comes. Who is late answers after so many seconds.
     """
 
     def __init__(self, *rounds: int, size: int = 1) -> None:
@@ -156,12 +156,15 @@ class Servers:
             for at in rounds
         }
         self.fetched, self.made_up = list[Digest](), set[Digest]()
+        self.late_s = dict[PeerId, float]()
 
     def connected(self) -> list[PeerId]:
         return list(self.offers)
 
     async def request(self, verifier: PeerId, method: str, body: bytes, *, timeout_s: float) -> bytes:
         assert (method, body) == ("snapshot", b"") and timeout_s >= 60  # it is read from a disk first
+        with trio.fail_after(timeout_s):
+            await trio.sleep(self.late_s.get(verifier, 0))
         return encode(self.offers[verifier])
 
     async def fetch(
@@ -222,6 +225,18 @@ def test_one_that_offers_what_nobody_has_stops_no_newcomer(tmp_path, others):
 
     assert trio.run(finder.find, 0, ROUNDS).round == 2
     assert servers.fetched.count(a_digest("of 4")) == (0 if others else 1)  # and the liar is asked no more
+
+
+@pytest.mark.parametrize(("late_s", "round_id", "at_most_s"), [(3.0, 4, 4), (59.0, 2, 6)])
+def test_a_third_that_keeps_silent_is_waited_for_a_little(tmp_path, late_s, round_id, at_most_s):
+    servers, clock = Servers(1, 2, 3, 4), trio.testing.MockClock(autojump_threshold=0)
+    servers.offers[peer("vera 1")] = servers.offers[peer("vera 2")]
+    servers.offers[peer("vera 3")] = servers.offers[peer("vera 4")]
+    servers.late_s = {peer("vera 4"): late_s}
+    finder = SnapshotFinder(SPEC, a_store(tmp_path), tmp_path, list(servers.offers), lambda: servers)
+
+    assert trio.run(finder.find, 0, ROUNDS, clock=clock).round == round_id
+    assert clock.current_time() <= at_most_s
 
 
 @pytest.mark.parametrize(("above", "is_found"), [(0, True), (1, False)])

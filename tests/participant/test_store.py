@@ -69,6 +69,21 @@ def test_the_first_link_of_a_round_stays(path):
     assert list(store.links()) == [first]
 
 
+def test_of_several_links_all_are_stored_or_none(path):
+    links, store = a_chain(a_history(), 3), Store(path)
+    with sqlite3.connect(path) as db:
+        db.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON link WHEN new.round = 2 "
+            "BEGIN SELECT raise(ABORT, 'full'); END"
+        )
+
+    with pytest.raises(Unavailable, match="full"):
+        store.add_links(links)
+    assert list(store.links()) == []
+    store.add_links(links[:2])
+    assert list(store.links()) == links[:2]
+
+
 def test_the_journal_keeps_its_order_and_forgets_up_to_an_iteration(path):
     store = Store(path)
     for iteration, body in [(3, b"c"), (1, b"a"), (2, b"b"), (3, b"d")]:

@@ -306,3 +306,25 @@ def test_a_snapshot_is_asked_for_when_more_than_a_few_rounds_are_missing(
 
     trio.run(main)
     assert asked == [(0, far)] * is_asked
+
+
+def test_which_round_is_the_newest_is_asked_once_the_worker_has_started(disk, tmp_path, monkeypatch):
+    """It takes seconds: by then the newest snapshot may be of a later round than was the newest before."""
+    monkeypatch.setattr(sync, "REPLAYED_MAX", 1)
+    monkeypatch.setattr("tests.participant.test_sync.SPEC", replace(SPEC, state_every=1))
+    offers, asked = Offers(a_snapshot(tmp_path, 3)), []
+
+    async def main():
+        async with a_state_sync(disk, [], snapshots=offers) as state_sync:
+
+            def newest():
+                asked.append(state_sync._at)
+                return 4
+
+            assert not state_sync.is_far(0)
+            await state_sync.come_near(newest)
+            assert not state_sync.is_far(4) and state_sync.is_far(5)
+            assert (await state_sync.child.call(GetRound(), AtRound)).round == 3
+
+    trio.run(main)
+    assert asked and min(asked) == 0

@@ -282,3 +282,7 @@ def test_every_step_belongs_to_one_epoch_and_every_epoch_ripens_once():
         for epoch in range(calendar.epochs):
             last = calendar.epoch_end(epoch) - 1
             assert calendar.epoch_of(last) == epoch and ripe[last + closing_rounds] == epoch
+        for at in range(calendar.last_round + 1):
+            settled = [calendar.settled_at(calendar.epoch_of(one)) for one in range(rounds)]
+            kept = [one for one in range(rounds) if at <= settled[one] + 1]
+            assert [one for one in range(rounds) if one >= calendar.kept_from(at)] == kept
