@@ -130,7 +130,7 @@ class Host:
                     nursery.start_soon(self._peers.keep, address)
 
     def move(self, address: PeerAddress) -> None:
-        """Dial a member here from now on; a connection that it has stays."""
+        """Dial a member here, too, from now on; a connection that it has stays."""
         self._peers.move(address)
 
     async def send(self, peer: PeerId, payload: bytes) -> None:

@@ -231,9 +231,13 @@ class Peers:
             raise Unavailable(f"peer {name}: {frames.printable(repr(error))}") from error
 
     async def keep(self, address: PeerAddress) -> None:
-        """Dial a member whenever it is not connected, with backoff; ends only by cancellation."""
+        """Dial a member whenever it is not connected, with backoff; ends only by cancellation.
+
+        One that moved is dialled there and here by turns: whoever listens there may be another process of
+        its keys, with which nothing can be exchanged.
+        """
         timing = self._timing
-        wait_s = timing.redial_min_s
+        wait_s, place = timing.redial_min_s, address
         if self.me > address.peer:
             await trio.sleep(timing.polite_dial_s)
         while True:
@@ -242,7 +246,9 @@ class Peers:
                 await self._changed.wait()
             if trio.current_time() - since_s > timing.redial_max_s:
                 wait_s = timing.redial_min_s
-            if not await self._dial(address):
+            moved = self._moved.get(address.peer, address)
+            place = moved if place is not moved else address
+            if not await self._dial(place):
                 log.debug("dial failed", extra={"peer": address.peer.hex()[:8], "wait_s": wait_s})
             # Also after success: a peer that accepts and closes at once must not be redialled in a loop.
             await trio.sleep(wait_s * (1 - timing.redial_jitter * self._jitter.random()))
@@ -253,11 +259,10 @@ class Peers:
             )
 
     def move(self, address: PeerAddress) -> None:
-        """Dial this member here from now on."""
+        """Dial this member here, too, from now on."""
         self._moved[address.peer] = address
 
     async def _dial(self, address: PeerAddress) -> bool:
-        address = self._moved.get(address.peer, address)
         identity = libp2p_id(address.peer)
         self._swarm.unblock_peer(identity)  # libp2p refuses for 60 s after a failed dial
         try:

@@ -2,8 +2,9 @@
 have, and dials them there.
 
 Room: participant (edge: the chain and the folder of records, in threads). A record is taken under the rules
-of one that was passed by hand, and kept where those are; without either all are dialled where they were.
-What only members tell must name the hot key that is known: the account has not confirmed another.
+of one that was passed by hand, and one from the directory is kept where those are. What only members tell is
+forgotten with the process, because the keys of a member may be in several runs; and it must name the hot key
+that is known, since the account has not confirmed another.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from assay.participant.files.record import (
     SignedRecord,
     check_record,
     learn_records,
-    newest,
     read_record,
     read_records,
     takes_place_of,
@@ -60,13 +60,15 @@ class NewerRecords:
 class Records:
     """The newest record of each member of a run that its file names, as this process knows them."""
 
-    def __init__(self, given: Iterable[SignedRecord], folder: Path, own: Path, me: PeerId) -> None:
+    def __init__(
+        self, given: Iterable[SignedRecord], folder: Path, own: SignedRecord | None, me: PeerId
+    ) -> None:
         """Begin with what is in files.
 
         Args:
             given: The run file's.
             folder: Of the records that were passed by hand; it takes what is found.
-            own: The file of our own record, which others may ask for; none is as good.
+            own: Our own record, if it says where this process is: the same keys may be in other runs.
             me: Our peer id, of which no record is looked for.
 
         Raises:
@@ -76,11 +78,13 @@ class Records:
         self._folder, self._me = folder, me
         self._given = {one.record.peer: one for one in given}
         self._newer: dict[PeerId, SignedRecord] = {}
+        self._told: dict[PeerId, SignedRecord] = {}  # by members, and our own: what we tell
         self._seen: dict[PeerId, int] = {}  # the block of the last announcement that was read
-        mine = [read_record(own, now_s)] if own.exists() else []
-        for one in (*read_records(folder, now_s).values(), *mine):
+        for one in read_records(folder, now_s).values():
             if self._is_news(one):
                 self._newer[one.record.peer] = one
+        if own is not None and self._is_news(own):
+            self._newer[me] = self._told[me] = own
 
     @property
     def members(self) -> frozenset[PeerId]:
@@ -88,8 +92,8 @@ class Records:
         return frozenset(self._given) - {self._me}
 
     async def answer(self, peer: PeerId, body: bytes) -> bytes:
-        """What a member that asks is told: records that are newer than the run file's, ours among them."""
-        return encode(NewerRecords(records=tuple(self._newer.values())))
+        """What a member that asks is told: our record and others' of this run, if newer than its file's."""
+        return encode(NewerRecords(records=tuple(self._told.values())))
 
     def announced(self, chain: ChainReader) -> Iterator[SignedRecord]:
         """The records that the directory has and that are newer than what is known here, now known.
@@ -117,20 +121,20 @@ class Records:
                 log.info("record not taken", extra={"peer": peer.hex()[:8], "reason": str(fault)})
                 continue
             if self._is_news(found):
-                self._learn([found], now_s)
+                learn_records(self._folder, [found], now_s)
+                self._newer[peer] = found
                 yield found
 
     def told(self, body: bytes) -> list[SignedRecord]:
-        """Those records of a member's answer that are newer than what is known here, now known.
+        """Those records of a member's answer that are newer than what is known to this process; now they are.
 
         A record whose hot key is not the known one's waits for the chain, where its account has to announce
         it. So does a number from the future: after it, none of the next days' would be newer.
 
         Raises:
             MalformedMessage: it is no answer.
-            ConfigError: a record cannot be kept.
         """
-        now_s, found = int(time.time()), []
+        now_s, found = int(time.time()), list[SignedRecord]()
         for signed in decode(NewerRecords, body).records:
             record, known = signed.record, self._known(signed.record.peer)
             if (
@@ -145,8 +149,9 @@ class Records:
             except PeerFault as fault:
                 log.info("record not taken", extra={"peer": record.peer.hex()[:8], "reason": str(fault)})
                 break  # who tells one such may tell hundreds
+            self._newer[record.peer] = signed
+            self._told = {**self._told, record.peer: signed}  # a new one: `answer` may be reading the other
             found.append(signed)
-        self._learn(found, now_s)
         return [one for one in found if one.record.peer != self._me]
 
     def _known(self, peer: PeerId) -> SignedRecord | None:
@@ -155,12 +160,6 @@ class Records:
     def _is_news(self, found: SignedRecord) -> bool:
         known = self._known(found.record.peer)
         return known is not None and takes_place_of(known, found)
-
-    def _learn(self, found: Iterable[SignedRecord], now_s: int) -> None:
-        latest = newest(found)
-        if latest:
-            learn_records(self._folder, latest.values(), now_s)
-            self._newer = {**self._newer, **latest}  # a new one: `answer` may be reading the one before
 
 
 async def refresh_records(me: Participant, host: Host, records: Records) -> None:
@@ -195,9 +194,15 @@ async def refresh_records(me: Participant, host: Host, records: Records) -> None
         await trio.sleep(LOOK_S)
 
 
-def own_record(me: Participant) -> Path:
-    """The file of the record that this participant's keys signed last."""
-    return me.config.keys / OWN_RECORD
+def own_record(me: Participant) -> SignedRecord | None:
+    """The record that this participant's keys signed last, if it is of a process on this one's port.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    path = me.config.keys / OWN_RECORD
+    found = read_record(path, int(time.time())) if path.exists() else None
+    return found if found is not None and found.record.port == me.config.port else None
 
 
 def _move(host: Host, found: list[SignedRecord]) -> None:

@@ -240,7 +240,7 @@ def _rolled_back(is_defended: bool, seed: int) -> Outcome:
     fake_verifier.passes(2)
     with (
         without(assay.participant.links, "check_place", lambda *_: None, unless=is_defended),
-        without(assay.participant.links, "advance", lambda run_state, _manifest: run_state),
+        without(assay.participant.links, "advance", lambda run_state, *_: run_state),
     ):
         return tally(
             [lambda: extend(fake_verifier.run_state, old)], 0.0, "none: it does not extend the chain"

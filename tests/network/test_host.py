@@ -72,6 +72,26 @@ def test_facts_and_requests_arrive_with_their_authenticated_sender():
     run(main)
 
 
+def test_a_peer_that_moved_is_dialled_where_it_was_too():
+    """Who listens where it is said to be may be another process of its keys, in another run."""
+
+    async def main() -> None:
+        async with (
+            a_host("alice") as alice,
+            a_host("bob") as bob,
+            a_host("bob", network_id="another run") as other,
+            trio.open_nursery() as nursery,
+        ):
+            alice.move(other.address)
+            nursery.start_soon(alice.keep_connected, [bob.address])
+            await until(lambda: bool(alice.connected()))
+            assert not bob.connected()
+            assert await answers(alice, bob.peer)
+            nursery.cancel_scope.cancel()
+
+    run(main)
+
+
 def test_a_host_knows_its_latency_to_a_peer_and_the_bytes_that_went_each_way():
     async def main() -> None:
         async with (

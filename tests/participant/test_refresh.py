@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -12,13 +13,14 @@ from assay.participant import refresh
 from assay.participant.config import addresses_of, records_of
 from assay.participant.files.record import (
     AHEAD_S_MAX,
+    OWN_RECORD,
     Role,
     SignedRecord,
     read_records,
     sign_record,
     write_record,
 )
-from assay.participant.refresh import ASK, NewerRecords, Records, refresh_records
+from assay.participant.refresh import ASK, NewerRecords, Records, own_record, refresh_records
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import Unavailable
 from assay.testing.members import peer
@@ -35,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "records"
 
 
-def known_to(folder: Path, name: str = VERIFIERS[0], own: Path = Path("none")) -> Records:
+def known_to(folder: Path, name: str = VERIFIERS[0], own: SignedRecord | None = None) -> Records:
     return Records(a_run_file().content.records, folder, own, peer(name))
 
 
@@ -110,25 +112,37 @@ def test_our_own_record_and_strangers_are_not_looked_for(folder: Path):
     assert there.asked == 0
 
 
-def test_who_asks_is_told_what_is_newer_than_the_run_file_our_own_record_among_it(folder: Path):
-    newer, mine = a_record(OTHER, host="203.0.113.9", now_s=NOW + 5), folder.parent / "own.record"
+def test_who_asks_is_told_our_own_record_and_what_members_told_us_if_newer_than_the_run_file(folder: Path):
+    told = a_record(OTHER, host="203.0.113.9", now_s=NOW + 5)
     ours = a_record(VERIFIERS[0], Role.VERIFIER, host="203.0.113.8", now_s=NOW + 5)
-    for at, one in enumerate((newer, a_record(NODES[1]), a_record("stranger", now_s=NOW + 5))):
-        write_record(folder / f"{at}.record", one)
-    write_record(mine, ours)
+    write_record(folder / "by-mail.record", a_record(NODES[1], now_s=NOW + 5))  # perhaps of another run
 
-    told = trio.run(known_to(folder, own=mine).answer, peer(NODES[2]), b"")
+    records = known_to(folder, own=ours)
+    assert records.told(answer_of(told, a_record("stranger", now_s=NOW + 5))) == [told]
+    told_on = decode(NewerRecords, trio.run(records.answer, peer(NODES[2]), b""))
 
-    assert set(decode(NewerRecords, told).records) == {newer, ours}
+    assert set(told_on.records) == {told, ours}
+    before = known_to(folder, own=a_record(VERIFIERS[0], Role.VERIFIER, port=5001))
+    assert trio.run(before.answer, peer(NODES[2]), b"") == answer_of()
 
 
-def test_what_another_member_tells_is_kept_and_told_on(folder: Path):
+def test_what_another_member_tells_is_known_until_the_process_ends_and_told_on(folder: Path):
     newer, records = a_record(OTHER, host="203.0.113.9", now_s=NOW + 5), known_to(folder)
 
     assert records.told(answer_of(newer)) == [newer]
     assert records.told(answer_of(newer)) == []
-    assert read_records(folder, NOW + 5) == {peer(OTHER): newer}
+    assert read_records(folder, NOW + 5) == {}
     assert trio.run(records.answer, peer(NODES[2]), b"") == answer_of(newer)
+
+
+def test_our_own_record_is_of_this_process_if_it_names_its_port(tmp_path: Path):
+    ours = a_record(VERIFIERS[0], Role.VERIFIER, port=5001)
+    write_record(tmp_path / OWN_RECORD, ours)
+
+    def of_port(port: int) -> SignedRecord | None:
+        return own_record(SimpleNamespace(config=SimpleNamespace(keys=tmp_path, port=port)))
+
+    assert (of_port(5001), of_port(5002)) == (ours, None)
 
 
 def test_another_member_can_tell_no_record_that_its_peers_keys_did_not_sign(folder: Path):
@@ -141,7 +155,7 @@ def test_another_member_can_tell_no_record_that_its_peers_keys_did_not_sign(fold
 
     for told in (forged, other_hot, a_record(OTHER, Role.BUYER, **away), a_record("stranger", **away)):
         assert records.told(answer_of(told)) == []
-    assert read_records(folder, NOW + 9) == {}
+    assert trio.run(records.answer, peer(NODES[2]), b"") == answer_of()
 
 
 def test_a_record_whose_number_no_later_one_could_pass_is_not_taken_from_members(

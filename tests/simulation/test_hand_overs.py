@@ -84,7 +84,7 @@ def found(shape, seed):
     return str(first_violation(range(seed, seed + 1), lambda seed: World(seed=seed, **SHAPES[shape])))
 
 
-@pytest.mark.parametrize(("shape", "seed"), [(0, 11), (1, 6)])
+@pytest.mark.parametrize(("shape", "seed"), [(0, 10), (1, 0)])
 @pytest.mark.usefixtures("no_stop")
 def test_going_on_in_a_configuration_that_ended_is_found_to_fork(shape, seed):
     assert "certificates can be made by which two blocks are final" in found(shape, seed)
@@ -104,12 +104,12 @@ def test_keys_that_change_with_a_round_in_place_of_a_configuration_are_found(mon
 @pytest.mark.usefixtures("other_keys", "impatient")
 def test_seats_that_keep_their_first_keys_are_found(monkeypatch):
     monkeypatch.setattr(Configuration, "key", lambda _self, seat: seat)
-    assert "no progress" in found(0, 0)
+    assert "no progress" in found(0, 7)
 
 
 def test_a_holder_that_signs_when_it_holds_no_seat_is_found(monkeypatch):
     monkeypatch.setattr(follow, "_may_sign", lambda state: state.iteration > state.silent_through)
-    assert "without a seat" in found(0, 0)
+    assert "without a seat" in found(0, 1)
 
 
 @pytest.mark.usefixtures("impatient")
