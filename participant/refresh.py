@@ -139,6 +139,7 @@ class Records:
             record, known = signed.record, self._known(signed.record.peer)
             if (
                 known is None
+                or record.peer == self._me  # of another process of our keys
                 or not takes_place_of(known, signed)
                 or record.hot != known.record.hot
                 or record.sequence > now_s + AHEAD_S_MAX
@@ -152,7 +153,7 @@ class Records:
             self._newer[record.peer] = signed
             self._told = {**self._told, record.peer: signed}  # a new one: `answer` may be reading the other
             found.append(signed)
-        return [one for one in found if one.record.peer != self._me]
+        return found
 
     def _known(self, peer: PeerId) -> SignedRecord | None:
         return self._newer.get(peer) or self._given.get(peer)

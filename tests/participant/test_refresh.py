@@ -122,6 +122,9 @@ def test_who_asks_is_told_our_own_record_and_what_members_told_us_if_newer_than_
     told_on = decode(NewerRecords, trio.run(records.answer, peer(NODES[2]), b""))
 
     assert set(told_on.records) == {told, ours}
+    elsewhere = a_record(VERIFIERS[0], Role.VERIFIER, port=9, now_s=NOW + 7)  # our keys in another run
+    assert records.told(answer_of(elsewhere)) == []
+    assert decode(NewerRecords, trio.run(records.answer, peer(NODES[2]), b"")) == told_on
     before = known_to(folder, own=a_record(VERIFIERS[0], Role.VERIFIER, port=5001))
     assert trio.run(before.answer, peer(NODES[2]), b"") == answer_of()
 
