@@ -21,7 +21,6 @@ from assay.training.data.choices import CHOICES, Choices, check_texts, read_choi
 from assay.training.data.shards import CHAT, TOKENIZER, DataManifest, read_manifest
 from assay.training.data.tokenizer import FILE_BYTES_MAX
 from assay.training.frozen import ALL_TRAINED, Frozen
-from assay.training.layout import frozen_layout
 from assay.training.model.initial import imported_buffers, imported_parameters, starting_parameters
 
 
@@ -36,7 +35,7 @@ class RunInputs:
 
     manifest: DataManifest
     tokenizer: bytes
-    base: NDArray[np.float32] | None
+    base: Frozen | None
     chat: ChatTemplate | None = None
     choices: Choices | None = None
     buffers: tuple[NDArray[np.float32], ...] = ()
@@ -45,13 +44,11 @@ class RunInputs:
         """theta_0 of the run."""
         if self.base is None or spec.model.is_adapted:
             return starting_parameters(spec, None)
-        return self.base
+        return self.base.stored
 
     def frozen(self, spec: RunSpec) -> Frozen:
         """What the run leaves as it is."""
-        if self.base is None or not spec.model.is_adapted:
-            return ALL_TRAINED
-        return Frozen(frozen_layout(spec.model), self.base)
+        return self.base if self.base is not None and spec.model.is_adapted else ALL_TRAINED
 
 
 def read_inputs(spec: RunSpec, data: Path, base: Path | None) -> RunInputs:

@@ -73,7 +73,7 @@ def stop_of(copies: Sequence[Delivered], round_id: int | None = None) -> Stop:
 
     Raises:
         ConfigError: nothing was trained, or all that was ordered; or there is no such round; or a file that
-            the run's parameters begin with is not here.
+            the run's parameters begin with is not here; or an adapter's base is held in few bits.
         IntegrityError: an aggregate is in no copy, or leads to other parameters than certified; or two
             copies contradict each other.
     """
@@ -91,6 +91,11 @@ def stop_of(copies: Sequence[Delivered], round_id: int | None = None) -> Stop:
     if at == run.spec.rounds - 1:
         raise ConfigError(f"run {run.run_id.hex()[:16]} trained all {at + 1} rounds: nothing is left")
     spec, base = run.spec, _base(copies)
+    if bits := spec.model.adapter.base_bits:
+        raise ConfigError(
+            f"run {run.run_id.hex()[:16]} trains an adapter on a base in {bits} bits: merged it needs more, "
+            "so it has no successor; order a new run on the model that it delivered"
+        )
     public = _public(run, copies, base, at)
     buffers = () if spec.model.is_adapted else public.buffers  # an adapter is merged, and a new one begins
     return Stop(

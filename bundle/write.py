@@ -139,7 +139,7 @@ def _write_inputs(folder: Path, inputs: RunInputs) -> None:
     if inputs.choices is not None:
         (folder / "data" / CHOICES).write_bytes(inputs.choices.to_json())
     if inputs.base is not None:
-        np.save(folder / BASE, inputs.base, allow_pickle=False)
+        np.save(folder / BASE, inputs.base.stored, allow_pickle=False)
     if inputs.buffers:
         np.save(folder / OUTER, np.stack(inputs.buffers), allow_pickle=False)
 

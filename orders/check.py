@@ -286,9 +286,10 @@ def adapter_words(model: ModelSpec) -> str:
         return ""
     adapter, whole = model.adapter, layout_of(model.whole).parameters
     targets = ", ".join(one.name.lower() for one in adapter.targets)
+    held = f", in {adapter.base_bits} bits" if adapter.base_bits else ""
     return (
         f"rank {adapter.rank}, alpha {adapter.alpha}, on {targets}; the base's {whole:,} parameters stay as "
-        f"they are, {whole / layout_of(model).parameters:,.0f} times as many"
+        f"they are{held}, {whole / layout_of(model).parameters:,.0f} times as many"
     )
 
 

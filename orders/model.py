@@ -61,8 +61,10 @@ def _adapter(section: ModelSection) -> AdapterSpec:
     """The adapter that is trained on the base; none if no rank is written."""
     rank, alpha, targets = section.lora_rank, section.lora_alpha, section.lora_targets
     if rank is None:
-        if alpha is not None or targets is not None:
-            raise ConfigError("lora_alpha and lora_targets belong to lora_rank, which is not written")
+        if (alpha, targets, section.base_bits) != (None, None, None):
+            raise ConfigError(
+                "lora_alpha, lora_targets and base_bits belong to lora_rank, which is not written"
+            )
         return NO_ADAPTER
     if section.base is None:
         raise ConfigError("lora_rank trains an adapter on a base; write the base's folder as base")
@@ -72,7 +74,10 @@ def _adapter(section: ModelSection) -> AdapterSpec:
     if len(set(named)) < len(named):
         raise ConfigError(f"lora_targets names a matrix twice: {', '.join(named)}")
     return AdapterSpec(
-        rank=rank, alpha=alpha or 2 * rank, targets=tuple(sorted(_TARGETS[name] for name in named))
+        rank=rank,
+        alpha=alpha or 2 * rank,
+        targets=tuple(sorted(_TARGETS[name] for name in named)),
+        base_bits=section.base_bits or 0,
     )
 
 

@@ -19,6 +19,7 @@ from assay.protocol.params import (
     ACCEPT_PPM_MAX,
     ACCEPT_SEQUENCES_MAX,
     AUDIT_ROUNDS_MAX,
+    BASE_BITS,
     BETA_MICRO_MAX,
     BETA_MICRO_MIN,
     KNOWN_ANSWERS_MAX,
@@ -127,6 +128,7 @@ class ModelSection(Section):
     lora_targets: Annotated[tuple[LoraTarget, ...], Field(strict=False, max_length=7)] | None = (
         None  # matrices of every layer; default: q and v
     )
+    base_bits: Literal[BASE_BITS] | None = None  # type: ignore[valid-type]  # the frozen matrices'; default: float32
 
 
 class DataSection(Section):

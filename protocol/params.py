@@ -74,11 +74,15 @@ class Target(enum.IntEnum):
     DOWN = 7
 
 
+BASE_BITS = (8, 4)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSpec:
     """Low-rank factors that are trained in place of the parameters, which stay as imported.
 
     A matrix W of `targets` acts as W + (alpha / rank) B A. A rank of 0 is no adapter: all is trained.
+    With `base_bits` the matrices of the base's layers are whole numbers of so many bits times scales.
 
     Reference:
         Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", arXiv:2106.09685.
@@ -88,6 +92,7 @@ class AdapterSpec:
     rank: int  # rows of A, columns of B
     alpha: int
     targets: Annotated[tuple[Target, ...], Max(len(Target))]  # ascending
+    base_bits: Annotated[int, Later()] = 0  # of the base's matrices: 8, 4, or 0 for float32
 
 
 NO_ADAPTER = AdapterSpec(rank=0, alpha=0, targets=())
@@ -1053,6 +1058,8 @@ def _adapter_faults(model: ModelSpec) -> list[str]:
         faults.append(f"an adapter of rank {adapter.rank} and alpha {adapter.alpha}, expected at least 1")
     if not adapter.targets or list(adapter.targets) != sorted(set(adapter.targets)):
         faults.append("an adapter's targets must ascend, each once, and be at least one")
+    if adapter.base_bits not in (0, *BASE_BITS):
+        faults.append(f"a base in {adapter.base_bits} bits, expected 8, 4 or 0 for float32")
     for target in adapter.targets:
         rows, columns = target_shape(model, target)
         if adapter.rank >= min(rows, columns):

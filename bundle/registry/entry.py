@@ -114,8 +114,14 @@ def _model(run: Finished, weights: bytes, adapter: bytes) -> Model:
         licence=run.declarations.licence or None,
         base=None if is_drawn else base,
         adapter=_adapter(model, adapter) if model.is_adapted else None,
-        started_from=f"seed {run.spec.seed}" if is_drawn else "imported parameters",
+        started_from=f"seed {run.spec.seed}" if is_drawn else f"imported parameters{in_bits(model)}",
     )
+
+
+def in_bits(model: ModelSpec) -> str:
+    """How the matrices of an adapter's base are held, to be read behind the base; empty for float32."""
+    bits = model.adapter.base_bits
+    return f", the layers' matrices rounded to {bits} bits" if bits else ""
 
 
 def _adapter(model: ModelSpec, weights: bytes) -> Adapter:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 
 from assay.bundle.finished import Accuracy, Finished
+from assay.bundle.registry.entry import in_bits
 from assay.bundle.report.charts import MICRO
 from assay.bundle.report.loss_kind import LossKind, loss_kind
 from assay.bundle.report.training import TrainingReport
@@ -238,7 +239,7 @@ def _trained(spec: RunSpec) -> str:
     targets = ", ".join(one.name.lower() for one in adapter.targets)
     return (
         f"an adapter (LoRA) of rank {adapter.rank} and alpha {adapter.alpha} on {targets}, "
-        f"{layout_of(model).parameters:,} parameters; the base stays as it was imported"
+        f"{layout_of(model).parameters:,} parameters; the base stays as it was imported{in_bits(model)}"
     )
 
 

@@ -106,7 +106,7 @@ class OtherBase(FaultyTrainer):
             return super()._gradient(_longer(self.layout, theta_P), tokens)
         own, self.frozen = (
             self.frozen,
-            Frozen(self.frozen.layout, _longer(self.frozen.layout, self.frozen.values_F)),
+            Frozen(self.frozen.layout, _longer(self.frozen.layout, self.frozen.values())),
         )
         try:
             return super()._gradient(theta_P, tokens)

@@ -45,8 +45,11 @@ from assay.training.data.shards import (
     token_bytes_for,
 )
 from assay.training.data.tokenizer import Tokenizer, pieces
+from assay.training.frozen import Frozen
+from assay.training.layout import layout_of
 from assay.training.model.hugging_face import read_theta
-from assay.training.model.initial import BASE, state_digest
+from assay.training.model.initial import BASE, digest_of
+from assay.training.rounded import encode
 
 OnBytes = Callable[[int, int], None]  # how many bytes are read, and how many there are
 _KINDS = {"chat": CONVERSATIONS, "preferences": PREFERENCES, "tasks": TASKS}
@@ -347,10 +350,16 @@ def write_base(order: Order, folder: Path) -> Digest:
     """Import the starting parameters into `folder`; returns their state digest, zero if the order names none.
 
     Raises:
-        ConfigError: the base's weights cannot be read or do not fit its config.
+        ConfigError: the base's weights cannot be read, do not fit its config, or have no such few bits.
     """
     if order.model.base is None:
         return NO_DIGEST
-    theta_P = read_theta(base_folder(order.model, order.folder), order.sizes.whole)
-    np.save(folder / BASE, theta_P, allow_pickle=False)
-    return state_digest(theta_P)
+    whole, bits = order.sizes.whole, order.sizes.adapter.base_bits
+    path, layout = base_folder(order.model, order.folder), layout_of(whole)
+    stored = read_theta(path, whole)
+    try:
+        base = Frozen(layout, encode(layout, stored, bits) if bits else stored, bits)
+    except ValueError as cause:
+        raise ConfigError(f"base {path}: {cause}") from None
+    np.save(folder / BASE, base.stored, allow_pickle=False)
+    return digest_of(base)

@@ -15,6 +15,7 @@ from assay.protocol.market import SeatClass
 from assay.protocol.params import Family, MoneySpec
 from assay.training.layout import frozen_layout, layout_of
 from assay.training.model.flops import flop_per_token
+from assay.training.rounded import stored_bytes
 
 HOUR_MS = 3_600_000
 ROUND_MS = 1_000  # of a round beside the step: commits, agreement, the aggregate; docs/results/network.md
@@ -107,7 +108,7 @@ def memory_bytes(work: Work, replicas: int = 1, *, is_checkpointing: bool = Fals
     return (
         MEMORY_BYTES_MIN
         + 4 * TRAINED_COPIES * parameters
-        + 4 * FROZEN_COPIES * frozen_layout(model).parameters
+        + FROZEN_COPIES * stored_bytes(frozen_layout(model), model.adapter.base_bits)
         + 4 * layers
         + 4 * LOGIT_COPIES * tokens * model.vocabulary
         + 4 * more

@@ -188,6 +188,13 @@ def test_a_run_that_trained_all_its_rounds_has_no_successor(recorded_run):
         stop_of([read(recorded_run)])
 
 
+def test_an_adapter_on_a_base_in_few_bits_has_no_successor(stopped):
+    adapter = AdapterSpec(rank=2, alpha=4, targets=(Target.Q,), base_bits=8)
+    run = replace(stopped, spec=replace(stopped.spec, model=replace(stopped.spec.model, adapter=adapter)))
+    with pytest.raises(ConfigError, match="on a base in 8 bits: merged it needs more"):
+        stop_of([run])
+
+
 def test_the_longest_copy_counts_and_each_may_lack_something(recorded_run, stopped, theta, tmp_path):
     longer = Followed(a_participant(recorded_run, tmp_path / "other", STOPPED + 1)).read()
     for copy, at in ((longer, 0), (stopped, 1)):

@@ -41,11 +41,13 @@ from assay.training.data.inventory import inventory
 from assay.training.data.shards import ChatData
 from assay.training.data.tokenizer import byte_tokenizer, byte_tokenizer_json
 from assay.training.exact import initial_factors, initial_parameters
+from assay.training.frozen import Frozen
 from assay.training.layout import layout_of
 from assay.training.model.adapter import merged
 from assay.training.model.hugging_face import read_sizes, read_theta
 from assay.training.model.presets import PRESETS
 from assay.training.optimiser.public_state import state_digest
+from assay.training.rounded import encode as in_few_bits
 from tests.observer.ledger_service.test_bookkeeper import LINKS, TABLES
 from tests.training.data.test_tokenizer import a_tokenizer
 
@@ -148,12 +150,14 @@ def test_the_manifest_in_it_is_the_one_the_spec_names(folder: Path):
     assert hashlib.sha256((folder / "data" / "manifest.json").read_bytes()).digest() == SPEC.data.manifest
 
 
-def test_a_trained_adapter_is_delivered_by_itself_and_merged_and_its_base_is_brought(tmp_path: Path):
+@pytest.mark.parametrize("bits", [0, 8])
+def test_an_adapter_is_delivered_by_itself_and_merged_and_its_base_is_brought(tmp_path: Path, bits: int):
     whole = replace(PRESETS["llama-130k"], vocabulary=256)
     layout = layout_of(whole)
-    base = initial_parameters(2, layout.names, layout.shapes)
-    adapter = AdapterSpec(rank=2, alpha=4, targets=(Target.Q, Target.V))
-    model = replace(whole, base=state_digest(base), adapter=adapter)
+    base_P = initial_parameters(2, layout.names, layout.shapes)
+    base = Frozen(layout, in_few_bits(layout, base_P, bits) if bits else base_P, bits)
+    adapter = AdapterSpec(rank=2, alpha=4, targets=(Target.Q, Target.V), base_bits=bits)
+    model = replace(whole, base=state_digest(base.values()), adapter=adapter)
     spec, small = replace(SPEC, model=model), layout_of(model)
     theta = initial_factors(5, small.names, small.shapes) + np.float32(0.01)
     inputs = replace(finished().inputs, base=base)
@@ -169,16 +173,18 @@ def test_a_trained_adapter_is_delivered_by_itself_and_merged_and_its_base_is_bro
     assert sum(tensor.size for tensor in tensors.values()) == small.parameters
     assert json.loads((folder / "adapter" / "adapter_config.json").read_text())["r"] == 2
     again = read_inputs(spec, folder / "data", folder / "base.npy")
-    assert again.base is not None and np.array_equal(again.base, base)
+    assert again.base is not None and np.array_equal(again.base.stored, base.stored)
     assert np.array_equal(again.start(spec), initial_factors(spec.seed, small.names, small.shapes))
     card = (folder / "model" / "README.md").read_text()
     assert model.base.hex() in card and "an adapter (LoRA) of rank 2 and alpha 4 on q, v" in card
+    assert ("as it was imported, the layers' matrices rounded to 8 bits" in card) == bool(bits)
     assert card == (folder / "adapter" / "README.md").read_text()
     entry = read_entry((folder / "registry" / "entry.json").read_bytes())
     assert entry.model.adapter is not None and entry.model.adapter.parameters == small.parameters
     weights = (folder / "adapter" / "adapter_model.safetensors").read_bytes()
     assert entry.model.adapter.weights.sha256 == hashlib.sha256(weights).hexdigest()
     assert entry.model.base is not None and entry.model.parameters == layout.parameters
+    assert ("rounded to 8 bits" in entry.model.started_from) == bool(bits)
 
 
 def test_a_run_on_conversations_delivers_the_chat_template_it_was_trained_under(tmp_path: Path):
@@ -240,12 +246,11 @@ def test_items_that_are_shown_as_others_than_the_model_answers_are_found(tmp_pat
 def test_a_run_that_began_with_imported_parameters_brings_them(tmp_path: Path):
     theta = finished().theta
     spec = replace(SPEC, model=replace(SPEC.model, base=state_digest(theta)))
-    inputs = replace(finished().inputs, base=theta)
+    inputs = replace(finished().inputs, base=Frozen(layout_of(SPEC.model), theta))
     write_bundle(tmp_path / "bundle", replace(finished(), spec=spec, inputs=inputs, links=(), settled={}))
 
-    assert (
-        read_inputs(spec, tmp_path / "bundle" / "data", tmp_path / "bundle" / "base.npy").base == theta
-    ).all()
+    again = read_inputs(spec, tmp_path / "bundle" / "data", tmp_path / "bundle" / "base.npy")
+    assert (again.start(spec) == theta).all()
     assert "imported parameters" in (tmp_path / "bundle" / "model" / "README.md").read_text()
     np.save(tmp_path / "other.npy", theta * np.float32(2))
     with pytest.raises(ConfigError, match="not the parameters this run starts from"):

@@ -33,9 +33,11 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.grpo import GrpoSpec, Reward
 from assay.protocol.market import SeatClass
 from assay.protocol.params import PPM, AcceptSpec, AdapterSpec, Milestone, RunSpec, Target, check_spec
+from assay.protocol.types import Digest
 from assay.testing.specs import a_model, a_rule, a_spec
 from assay.training.layout import frozen_layout, layout_of
 from assay.training.model.flops import flop_per_token
+from assay.training.model.presets import PRESETS
 from assay.verifier.audit.limits import shipped
 from assay.verifier.audit.messages import longest_opening
 from assay.verifier.audit.upload import openings_bytes, update_bytes
@@ -171,6 +173,15 @@ def test_larger_models_batches_and_contexts_ask_for_more():
         assert step_ms(larger, machine.flop_per_s) > step_ms(small, machine.flop_per_s)
     deep = a_spec(model=a_model(width=1024))
     assert disk_bytes(deep, machine) > disk_bytes(small, machine) >= machine.blob_bytes
+
+
+def test_a_base_in_few_bits_asks_for_less():
+    asked = []
+    for bits in (0, 8, 4):
+        adapter = AdapterSpec(rank=8, alpha=16, targets=(Target.Q,), base_bits=bits)
+        model = replace(PRESETS["llama-1b"], adapter=adapter, base=Digest(b"b" * 32))
+        asked.append(memory_bytes(a_spec(model=model)) / 1e9)
+    assert [round(asked[0] - one, 1) for one in asked] == [0, 5.8, 6.7]  # of two processes
 
 
 def test_the_estimates_of_a_small_model_are_these():

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from assay.cli.process import read_process_file
-from assay.orders.check import check_order
+from assay.orders.check import adapter_words, check_order
 from assay.orders.data.tokenise import write_base
 from assay.orders.load import load_order
 from assay.orders.sections import Preset
@@ -22,10 +22,12 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.params import AdapterSpec, Family, Precision, Target
 from assay.protocol.types import NO_DIGEST
 from assay.training.exact import initial_parameters
+from assay.training.frozen import Frozen
 from assay.training.layout import layout_of
-from assay.training.model.hugging_face import export_config, export_tensors
+from assay.training.model.hugging_face import export_config, export_tensors, read_theta
 from assay.training.model.initial import state_digest
 from assay.training.model.presets import PRESETS, gpt_spec, llama_spec
+from assay.training.rounded import stored_bytes
 from tests.training.data.test_tokenizer import a_tokenizer
 
 Q, V = Target.Q, Target.V
@@ -183,6 +185,8 @@ def test_an_adapter_is_of_q_and_v_and_counts_twice_unless_it_is_written(tmp_path
         ({"lora_alpha": 8}, "belong to lora_rank, which is not written"),
         ({"lora_targets": ["q"]}, "belong to lora_rank, which is not written"),
         ({"lora_rank": 0}, "lora_rank"),
+        ({"base_bits": 8}, "base_bits belong to lora_rank, which is not written"),
+        ({"lora_rank": 4, "base_bits": 3}, "base_bits"),
     ],
 )
 def test_an_adapter_that_cannot_be_trained_is_refused_with_the_reason(tmp_path, model, words):
@@ -190,6 +194,27 @@ def test_an_adapter_that_cannot_be_trained_is_refused_with_the_reason(tmp_path, 
 
     with pytest.raises(ConfigError, match=words):
         sizes(base=str(tmp_path), **model)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_base_in_few_bits_is_written_so_and_named_by_its_values(tmp_path, bits):
+    a_base(tmp_path / "hf")
+    path = tmp_path / "run.toml"
+    path.write_text(f'[model]\nbase = "hf"\nlora_rank = 4\nbase_bits = {bits}\n')
+    order, whole = load_order(path), layout_of(LLAMA)
+
+    digest = write_base(order, tmp_path)
+
+    stored = np.load(tmp_path / "base.npy")
+    assert stored.nbytes == stored_bytes(whole, bits) < 4 * whole.parameters
+    assert digest == state_digest(Frozen(whole, stored, bits).values())
+    assert f"stay as they are, in {bits} bits, " in adapter_words(order.sizes)
+    theta = read_theta(tmp_path / "hf", LLAMA)
+    assert 0 < np.abs(Frozen(whole, stored, bits).values() - theta).max() < np.abs(theta).max() / 10
+    whole.views(theta)["layer0.mlp.up"][0, 0] = 3e38
+    save_file(export_tensors(LLAMA, theta), tmp_path / "hf" / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"base .*hf: layer0\.mlp\.up has values that no scale"):
+        write_base(order, tmp_path)
 
 
 def test_an_adapter_needs_a_base_and_a_llama(tmp_path):

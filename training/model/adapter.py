@@ -32,7 +32,7 @@ def merged(model: ModelSpec, frozen: Frozen, theta_P: NDArray[np.float32]) -> ND
     frozen.check(model)
     if not model.is_adapted:
         return theta_P
-    whole_F = frozen.values_F.copy()
+    whole_F = frozen.values()
     matrices, factors = frozen.layout.views(whole_F), layout_of(model).views(np.ascontiguousarray(theta_P))
     scale = np.float32(model.adapter.alpha / model.adapter.rank)
     for name in adapted_names(model):

@@ -7,7 +7,7 @@ A run that trains an adapter draws its factors from the seed, and keeps what is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.exact import initial_factors, initial_parameters
 from assay.training.frozen import ALL_TRAINED, Frozen
-from assay.training.layout import frozen_layout, layout_of
+from assay.training.layout import layout_of
 
 BASE, OUTER = "base.npy", "outer.npy"
 
@@ -29,8 +29,18 @@ def state_digest(theta_P: NDArray[np.float32], *rest: bytes | memoryview) -> Dig
 
     Whoever knows the rest as bytes can show by it which parameters a digest covers: their length is in front.
     """
-    whole = blake3(b"assay/state/1|float32|" + len(theta_P).to_bytes(8, "big"))
-    for part in (np.ascontiguousarray(theta_P, "<f4").view(np.uint8).data, *rest):
+    return _digest(len(theta_P), (np.ascontiguousarray(theta_P, "<f4").view(np.uint8).data, *rest))
+
+
+def digest_of(base: Frozen) -> Digest:
+    """The `state_digest` of a base's values, which are decoded one tensor at a time."""
+    parts = (np.ascontiguousarray(one, "<f4").reshape(-1).view(np.uint8).data for one in base.tensors())
+    return _digest(base.layout.parameters, parts)
+
+
+def _digest(count: int, parts: Iterable[bytes | memoryview]) -> Digest:
+    whole = blake3(b"assay/state/1|float32|" + count.to_bytes(8, "big"))
+    for part in parts:
         whole.update(part)
     return Digest(whole.digest())
 
@@ -50,7 +60,7 @@ def starting_parameters(spec: RunSpec, base: Path | None) -> NDArray[np.float32]
         return initial_factors(spec.seed, layout.names, layout.shapes)
     if spec.model.base == NO_DIGEST:
         return initial_parameters(spec.seed, layout.names, layout.shapes)
-    return imported_parameters(spec, base)
+    return imported_parameters(spec, base).stored
 
 
 def frozen_parameters(spec: RunSpec, base: Path | None) -> Frozen:
@@ -65,10 +75,10 @@ def frozen_parameters(spec: RunSpec, base: Path | None) -> Frozen:
     """
     if not spec.model.is_adapted:
         return ALL_TRAINED
-    return Frozen(frozen_layout(spec.model), imported_parameters(spec, base))
+    return imported_parameters(spec, base)
 
 
-def imported_parameters(spec: RunSpec, base: Path | None) -> NDArray[np.float32]:
+def imported_parameters(spec: RunSpec, base: Path | None) -> Frozen:
     """The base of a run that has one, read into memory whole: what was hashed is what is computed with.
 
     Args:
@@ -76,22 +86,20 @@ def imported_parameters(spec: RunSpec, base: Path | None) -> NDArray[np.float32]
         base: The file.
 
     Returns:
-        In the layout of the model without its adapter. Shape (P,), float32, a fresh array.
+        In the layout of the model without its adapter, held as the spec says.
 
     Raises:
         ConfigError: there is no file, or the spec names other parameters.
     """
-    expected = layout_of(spec.model.whole).parameters
     if base is None:
         raise ConfigError("this run starts from imported parameters; write their file as base = PATH")
-    theta_P = _read(base)
-    if theta_P.dtype != np.float32 or theta_P.shape != (expected,):
-        raise ConfigError(
-            f"base {base}: {theta_P.dtype} of shape {theta_P.shape}, expected {expected} float32"
-        )
-    if state_digest(theta_P) != spec.model.base:
+    try:
+        found = Frozen(layout_of(spec.model.whole), _read(base), spec.model.adapter.base_bits)
+    except ValueError as cause:
+        raise ConfigError(f"base {base}: {cause}") from None
+    if digest_of(found) != spec.model.base:
         raise ConfigError(f"base {base}: not the parameters this run starts from")
-    return theta_P
+    return found
 
 
 def buffers_digest(buffers: Sequence[NDArray[np.float32]]) -> Digest:

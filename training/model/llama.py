@@ -20,6 +20,8 @@ from torch import Tensor
 from assay.protocol.params import Family, ModelSpec
 from assay.training.layout import BIAS, LORA_A, LORA_B
 from assay.training.model.checkpointing import layer
+from assay.training.model.rounded_linear import rounded_linear
+from assay.training.rounded import CODES, SCALES
 
 
 def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
@@ -27,7 +29,8 @@ def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> T
 
     Args:
         model: Sizes; the family must not be GPT.
-        p: Parameters by their names in the layouts, of an adapter too if there is one.
+        p: Parameters by their names in the layouts, of an adapter too if there is one; a frozen matrix in few
+            bits as its codes and scales.
         inputs: Tokens. Shape (batch, length), int64.
 
     Returns:
@@ -70,7 +73,11 @@ def _linear(model: ModelSpec, p: Mapping[str, Tensor], x: Tensor, name: str) -> 
 
     That is alpha / rank * B (A x).
     """
-    y = F.linear(x, p[name], p.get(name + BIAS))
+    bias = p.get(name + BIAS)
+    if name + CODES in p:
+        y = rounded_linear(x, p[name + CODES], p[name + SCALES], bias)
+    else:
+        y = F.linear(x, p[name], bias)
     if name + LORA_A not in p:
         return y
     low = F.linear(F.linear(x, p[name + LORA_A]), p[name + LORA_B])

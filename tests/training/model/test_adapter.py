@@ -44,6 +44,7 @@ from assay.training.model.initial import frozen_parameters, starting_parameters,
 from assay.training.model.loss import loss_and_gradient, mean_loss
 from assay.training.model.presets import PRESETS, llama_spec
 from assay.training.optimiser.matrices import matrices, rest_of
+from assay.training.rounded import encode
 from assay.training.transform.blocked_dct import spectra, transformed_blocks
 from assay.training.transform.equalise import equalised, equalising
 from tests.training.model.logits import logits
@@ -72,6 +73,11 @@ def frozen_of(model) -> Frozen:
     return Frozen(frozen_layout(model), a_base(model.whole))
 
 
+def in_bits(model, bits: int) -> Frozen:
+    layout = frozen_layout(model)
+    return Frozen(layout, encode(layout, a_base(model.whole), bits), bits)
+
+
 def factors_of(model, shift: float = 0.02) -> np.ndarray:
     """Factors of which none is zero."""
     layout = layout_of(model)
@@ -90,6 +96,7 @@ def factors_of(model, shift: float = 0.02) -> np.ndarray:
         ({"targets": ()}, "targets must ascend, each once, and be at least one"),
         ({"targets": (Target.V, Target.Q)}, "targets must ascend"),
         ({"targets": (Target.Q, Target.Q)}, "targets must ascend"),
+        ({"base_bits": 16}, "a base in 16 bits, expected 8, 4 or 0 for float32"),
     ],
 )
 def test_an_adapter_that_cannot_be_is_named(changes, words):
@@ -186,7 +193,7 @@ def test_unmerged_and_merged_are_one_model(model):
     plain = logits(WHOLE, layout_of(WHOLE), a_base(), TOKENS[:, :-1])
     assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
     assert np.abs(plain - expected).max() > 0.01  # the factors do something
-    assert np.array_equal(frozen.values_F, a_base())
+    assert np.array_equal(frozen.values(), a_base())
 
 
 def test_the_gradient_is_along_the_factors_alone_and_is_the_slope_of_the_loss():
@@ -205,6 +212,44 @@ def test_the_gradient_is_along_the_factors_alone_and_is_the_slope_of_the_loss():
     assert not any(tensor.requires_grad for tensor in frozen.on("cpu").values())
     halved, _ = loss_and_gradient(ALL_SEVEN, layout, theta, TOKENS, compute=HALF, frozen=frozen)
     assert halved == pytest.approx(loss, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["all seven", "qwen2", "qwen3", "gemma"])
+@pytest.mark.parametrize("compute", [FLOAT32_WHOLE, HALF])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_base_in_few_bits_trains_as_the_same_values_in_float32_do(name, compute, bits):
+    model = BASES[name]
+    layout, theta, few = layout_of(model), factors_of(model), in_bits(model, bits)
+    plain = Frozen(frozen_layout(model), few.values())
+    found, expected = (
+        loss_and_gradient(model, layout, theta, TOKENS, compute=compute, frozen=one) for one in (few, plain)
+    )
+    assert found[0] == expected[0] and np.array_equal(found[1], expected[1])
+    away = loss_and_gradient(model, layout, theta, TOKENS, compute=compute, frozen=frozen_of(model))
+    assert away[0] != found[0] and away[0] == pytest.approx(found[0], rel=0.05)
+    assert not any(tensor.requires_grad for tensor in few.on("cpu").values())
+
+
+def test_a_base_in_few_bits_is_read_from_its_file_and_no_other_is(tmp_path):
+    few, path = in_bits(MODEL, 4), tmp_path / "base.npy"
+    adapter = replace(Q_AND_V, base_bits=4)
+    spec = replace(a_spec(), model=replace(MODEL, adapter=adapter, base=state_digest(few.values())))
+    np.save(path, few.stored)
+
+    read = frozen_parameters(spec, path)
+    assert np.array_equal(read.stored, few.stored) and read.bits == 4
+    assert np.array_equal(merged(spec.model, read, starting_parameters(spec, None)), few.values())
+    assert few.stored.nbytes < 0.7 * a_base().nbytes  # most of so small a model is padding and embedding
+
+    for wrong in (few.values(), in_bits(MODEL, 8).stored):
+        np.save(path, wrong)
+        with pytest.raises(ConfigError, match=rf"expected {len(few.stored)} uint8"):
+            frozen_parameters(spec, path)
+    other = few.stored.copy()
+    other[-32] ^= 1  # of the last group, which has sixteen columns
+    np.save(path, other)
+    with pytest.raises(ConfigError, match="not the parameters this run starts from"):
+        frozen_parameters(spec, path)
 
 
 def test_another_base_or_none_is_refused():

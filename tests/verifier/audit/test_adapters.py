@@ -25,6 +25,7 @@ from assay.training.model.initial import BASE, state_digest
 from assay.training.model.loss import use_one_thread
 from assay.training.model.presets import llama_spec
 from assay.training.optimiser.aggregate import encode_round
+from assay.training.rounded import encode
 from assay.verifier.aggregation.registry import rule_of
 from assay.verifier.audit.worker import RecomputeWorker
 from tests.faulty import a_faulty_trainer
@@ -54,21 +55,30 @@ def a_base() -> np.ndarray:
 def data(tmp_path_factory: pytest.TempPathFactory) -> FilePath:
     use_one_thread()
     folder = a_data_folder(tmp_path_factory.mktemp("data"))
-    np.save(folder / BASE, a_base())
+    for bits in (0, 4):
+        np.save(folder / f"{bits}-{BASE}", few_bits(bits).stored)
     return folder
 
 
-def an_adapters_run(method: str) -> RunSpec:
-    rule = a_rule(method, **METHODS[method])
-    return a_spec(rule=rule, rounds=20, model=replace(MODEL, base=state_digest(a_base())))
+def an_adapters_run(method: str, bits: int = 0) -> RunSpec:
+    rule, adapter = a_rule(method, **METHODS[method]), replace(MODEL.adapter, base_bits=bits)
+    model = replace(MODEL, adapter=adapter, base=state_digest(few_bits(bits).values()))
+    return a_spec(rule=rule, rounds=20, model=model)
+
+
+def few_bits(bits: int) -> Frozen:
+    layout = layout_of(WHOLE)
+    return Frozen(layout, encode(layout, a_base(), bits) if bits else a_base(), bits)
 
 
 class Pair:
     """A node that trains an adapter, and an auditor that follows; every round is accepted."""
 
-    def __init__(self, data: FilePath, folder: FilePath, method: str, cheat: str = "honest") -> None:
-        self.spec, self.base = an_adapters_run(method), (0, NO_DIGEST)
-        files = {"data": data, "base": data / BASE}
+    def __init__(
+        self, data: FilePath, folder: FilePath, method: str, cheat: str = "honest", bits: int = 0
+    ) -> None:
+        self.spec, self.base = an_adapters_run(method, bits), (0, NO_DIGEST)
+        files = {"data": data, "base": data / f"{bits}-{BASE}"}
         self.auditor = RecomputeWorker(spec=self.spec, folder=folder / "auditor", **files)
         self.trainer = a_faulty_trainer(
             cheat,
@@ -111,9 +121,9 @@ class Pair:
         self.base = (number + 1, record.commit.momentum_after)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_an_honest_step_matches_and_moves_the_factors(data, tmp_path, method):
-    pair = Pair(data, tmp_path, method)
+@pytest.mark.parametrize(("method", "bits"), [*((method, 0) for method in METHODS), ("demo", 4)])
+def test_an_honest_step_matches_and_moves_the_factors(data, tmp_path, method, bits):
+    pair = Pair(data, tmp_path, method, bits=bits)
     before = pair.auditor.parameters.at(0).copy()
     for _ in range(2):
         record = pair.step()
@@ -122,13 +132,13 @@ def test_an_honest_step_matches_and_moves_the_factors(data, tmp_path, method):
 
     if pair.spec.rule.apply_lag == 0:
         assert not np.array_equal(pair.auditor.parameters.at(2), before)
-    assert np.array_equal(pair.auditor.frozen.values_F, a_base())
+    assert np.array_equal(pair.auditor.frozen.values(), few_bits(bits).values())
     assert len(record.update) < 4 * pair.trainer.layout.parameters
 
 
-@pytest.mark.parametrize("method", ["demo", "muloco"])
-def test_a_step_computed_on_another_base_is_found_in_the_round_it_begins(data, tmp_path, method):
-    pair = Pair(data, tmp_path, method, cheat="other-base")
+@pytest.mark.parametrize(("method", "bits"), [("demo", 0), ("muloco", 0), ("demo", 4)])
+def test_a_step_computed_on_another_base_is_found_in_the_round_it_begins(data, tmp_path, method, bits):
+    pair = Pair(data, tmp_path, method, cheat="other-base", bits=bits)
     record = pair.step()
     assert set(pair.outcomes(record)) == {MATCH}
     pair.accept(record)
