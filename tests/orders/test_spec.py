@@ -69,7 +69,7 @@ def test_the_default_order_makes_a_spec_in_exact_integers():
     assert rule.local.equalises
     assert (rule.outer.schedule.peak_nano, rule.outer.schedule.floor_ppm) == (2_000_000, 100_000)
     assert (rule.aggregation.name, rule.aggregation.f) == ("reputation+mean", 1)
-    assert (rule.compress.k, rule.outer.schedule.warmup_rounds, rule.local.sequences) == (32, 20, 4)
+    assert (rule.compress.k, rule.outer.schedule.warmup_rounds, rule.local.sequences) == (32, 40, 4)
     assert (audit.probation, audit.floor_ppm, audit.blocks) == (4, 50_000, 64)
     assert (audit.wide_ppm, audit.wide_blocks) == (31_250, 4882)  # 18 s at 10 MB/s, 36 KiB a block
     assert (money.price_per_mtoken, money.operators_ppm, money.verifiers_ppm) == (20_000_000, 870_000, 80_000)
