@@ -17,6 +17,8 @@ from assay.verifier.aggregation.names import DECODED_NAMES
 # Coefficients of a block that all seats send together: from here on a bit for every parameter is shorter than
 # their union (docs/results/aggregation.md: 25 nodes at k = 32).
 SIGNS_FROM_SENT = 25 * 32
+# Of a run, at most: shorter ones end best with so much of them (docs/results/convergence.md).
+WARMUP_SHARE = 3, 5
 OUTER_NAMES = {
     "sign": Outer.SIGN, "sgd": Outer.SGD, "nesterov": Outer.NESTEROV, "adam": Outer.ADAM, "yogi": Outer.YOGI,
 }  # fmt: skip
@@ -29,7 +31,8 @@ VALUE_NAMES = {
 def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleSpec:
     """The update rule that these sections describe.
 
-    By default it tolerates a third of the nodes, and encodes aggregates in the shortest way.
+    By default it tolerates a third of the nodes, encodes aggregates in the shortest way, and warms up for as
+    long as its method does by default, or three fifths of the run if that is shorter.
     """
     rule = method_rule(
         comm.method,
@@ -68,6 +71,10 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
             apply_lag=comm.apply_lag,
         ),
     )
+    if train.warmup is None:
+        schedule, (top, bottom) = rule.outer.schedule, WARMUP_SHARE
+        warmup = min(schedule.warmup_rounds, run.rounds * top // bottom)
+        rule = replace(rule, outer=replace(rule.outer, schedule=replace(schedule, warmup_rounds=warmup)))
     if rule.local.sequences_max == rule.local.sequences:  # one size
         rule = replace(rule, local=replace(rule.local, sequences_max=0))
     sent = run.seat_count * rule.compress.k  # of low rank 4096: factors fill whole blocks

@@ -198,7 +198,9 @@ class TrainSection(Section):
     segment: Annotated[int, Field(ge=1, le=100_000)] | None = None  # of them that one audit repeats
     lr: Annotated[float, Field(gt=0, le=100), _finite_in(9)] | None = None  # of the outer step
     lr_floor: Share | None = None  # of the peak, at the last round
-    warmup: Annotated[int, Field(ge=0, le=ROUNDS_MAX)] | None = None  # rounds
+    warmup: Annotated[int, Field(ge=0, le=ROUNDS_MAX)] | None = (
+        None  # rounds; default: at most 3/5 of the run
+    )
     schedule: Literal["constant", "cosine", "wsd"] | None = None
     decay: Annotated[int, Field(ge=1, le=ROUNDS_MAX)] | None = None  # wsd: the last rounds, in which it falls
     weight_decay: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None

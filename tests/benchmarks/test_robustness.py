@@ -7,8 +7,9 @@ from benchmarks import minority, robustness
 
 
 def test_both_tables_are_of_the_rule_and_the_method_that_an_order_has_by_default():
-    by_default = order_rule(RunSection(nodes=8), TrainSection(sequences=2), CommSection())
-
-    assert load_sim(robustness.SPEC).order.rule == by_default
-    assert load_sim(minority.SPEC).order.rule == by_default
-    assert by_default.aggregation.name == robustness.DEFAULT
+    for path in (robustness.SPEC, minority.SPEC):
+        spec = load_sim(path)
+        run = RunSection(nodes=8, rounds=spec.sim.rounds)
+        by_default = order_rule(run, TrainSection(sequences=2), CommSection())
+        assert spec.order.rule == by_default
+        assert by_default.aggregation.name == robustness.DEFAULT

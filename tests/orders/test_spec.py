@@ -59,6 +59,13 @@ def a_spec(overrides=None, data=TEXT, **changes) -> RunSpec:
     return build_spec(order, **{**parts, **changes})
 
 
+@pytest.mark.parametrize(("rounds", "warmup"), [(1, 0), (30, 18), (100, 60), (5_000, 150)])
+def test_an_order_warms_up_for_150_rounds_or_three_fifths_of_its_run(rounds, warmup):
+    assert load_order(None, {"run.rounds": rounds}).rule.outer.schedule.warmup_rounds == warmup
+    written = load_order(None, {"run.rounds": rounds, "train.warmup": 70})
+    assert written.rule.outer.schedule.warmup_rounds == 70
+
+
 def test_the_default_order_makes_a_spec_in_exact_integers():
     spec = a_spec()
 
@@ -69,7 +76,7 @@ def test_the_default_order_makes_a_spec_in_exact_integers():
     assert rule.local.equalises
     assert (rule.outer.schedule.peak_nano, rule.outer.schedule.floor_ppm) == (2_000_000, 100_000)
     assert (rule.aggregation.name, rule.aggregation.f) == ("reputation+mean", 1)
-    assert (rule.compress.k, rule.outer.schedule.warmup_rounds, rule.local.sequences) == (32, 40, 4)
+    assert (rule.compress.k, rule.outer.schedule.warmup_rounds, rule.local.sequences) == (32, 42, 4)
     assert (audit.probation, audit.floor_ppm, audit.blocks) == (4, 50_000, 64)
     assert (audit.wide_ppm, audit.wide_blocks) == (31_250, 4882)  # 18 s at 10 MB/s, 36 KiB a block
     assert (money.price_per_mtoken, money.operators_ppm, money.verifiers_ppm) == (20_000_000, 870_000, 80_000)
