@@ -17,6 +17,8 @@ from assay.bundle.read import BUNDLE, read
 from assay.bundle.verify import Report, verify
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Digest
+from assay.training.frozen import Frozen
+from assay.training.layout import layout_of
 from assay.training.model.hugging_face import WEIGHTS, read_theta
 from tests.conftest import Assay
 
@@ -98,7 +100,9 @@ def test_what_did_not_begin_alike_is_refused(
     other = changed(second, **change)
     if "base" in change:
         start = 2 * first.inputs.start(first.delivered.spec)
-        other = replace(other, inputs=replace(other.inputs, base=start))
+        other = replace(
+            other, inputs=replace(other.inputs, base=Frozen(layout_of(other.delivered.spec.model), start))
+        )
 
     with pytest.raises(ConfigError, match=words):
         merge([first, other], (1, 1), tmp_path / "both")
