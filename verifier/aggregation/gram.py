@@ -85,7 +85,7 @@ def _clip(gram_BNN: Ints, steps: int, weight_BN: Ints) -> None:
             for n in range(count):
                 # Quotients of whole numbers below 2^53 in floats: those that count are further below the next
                 # whole number, by 2^-31 and 2^-21 at least, than rounding moves them.
-                factor = min(ONE, np.int64(np.float64(radius * ONE) / np.float64(max(root_N[n], 1))))
+                factor = min(ONE, int(np.float64(radius * ONE) / np.float64(max(root_N[n], 1))))
                 kept -= factor
                 root_N[n] = ONE * factor
             for n in range(count):
