@@ -50,6 +50,7 @@ READ_1, READ_2 = (Kind("float32", dims) for dims in (1, 2))
 FILL_1, FILL_2 = (Kind("float32", dims, is_filled=True) for dims in (1, 2))
 FILL_BOOL_1 = Kind("boolean", 1, is_filled=True)
 FILL_INT32_1 = Kind("int32", 1, is_filled=True)
+FILL_UINT64_1 = Kind("uint64", 1, is_filled=True)
 FILL_INT64_1, FILL_INT64_2 = (Kind("int64", dims, is_filled=True) for dims in (1, 2))
 READ_INT64_1, READ_INT64_2 = (Kind("int64", dims) for dims in (1, 2))
 READ_DOUBLE_1, FILL_DOUBLE_1 = Kind("float64", 1), Kind("float64", 1, is_filled=True)
@@ -117,7 +118,7 @@ class Compiled:
 
 
 class Instructions(Compiled):
-    """A function of LLVM instructions, which compiled functions of its file call and nobody else.
+    """A function of LLVM instructions, which compiled functions call and nobody else.
 
     Args:
         typed: What numba's `intrinsic` takes: from types to a signature and what writes the instructions.
@@ -130,6 +131,17 @@ class Instructions(Compiled):
         from numba.extending import intrinsic
 
         return intrinsic(self.text)
+
+
+@Instructions
+def lowest_bit(typing_context: Any, bits: Any) -> Any:
+    """How many zeros a number that is not zero has below its lowest one. May be called from any file."""
+    from numba import types
+
+    def write(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], context.get_constant(types.boolean, True))
+
+    return types.int64(types.uint64), write
 
 
 def compiled(returns: Kind | None, *arguments: Kind) -> Callable[[Callable[..., Any]], Compiled]:

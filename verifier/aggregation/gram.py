@@ -62,10 +62,9 @@ def _clip(gram_BNN: Ints, steps: int, weight_BN: Ints) -> None:
     """As many steps from these weights; offsets and roots as in `_squared_offsets` and `whole_root`."""
     count = gram_BNN.shape[1]
     inner_N, root_N = np.empty(count, np.int64), np.empty(count, np.int64)
-    factor_N = np.empty(count, np.int64)
     for block in range(len(gram_BNN)):
         for _ in range(steps):
-            center, kept = 0, count * ONE
+            center, kept, radius = 0, count * ONE, 0
             for n in range(count):
                 inner = 0
                 for m in range(count):
@@ -76,12 +75,22 @@ def _clip(gram_BNN: Ints, steps: int, weight_BN: Ints) -> None:
                 square = max(gram_BNN[block, n, n] * (ONE * ONE) - 2 * ONE * inner_N[n] + center, 0)
                 root = np.int64(np.sqrt(np.float64(square)))
                 root_N[n] = root - (root * root > square)
-            radius = np.sort(root_N)[(count - 1) // 2]
+            for n in range(count):  # the lower median is the one that half of the others are not above
+                below, same = 0, 0
+                for m in range(count):
+                    below += root_N[m] < root_N[n]
+                    same += root_N[m] == root_N[n]
+                if below <= (count - 1) // 2 < below + same:
+                    radius = root_N[n]
             for n in range(count):
-                factor_N[n] = min(ONE, radius * ONE // max(root_N[n], 1))
-                kept -= factor_N[n]
+                # Quotients of whole numbers below 2^53 in floats: those that count are further below the next
+                # whole number, by 2^-31 and 2^-21 at least, than rounding moves them.
+                factor = min(ONE, int(np.float64(radius * ONE) / np.float64(max(root_N[n], 1))))
+                kept -= factor
+                root_N[n] = ONE * factor
             for n in range(count):
-                weight_BN[block, n] = (weight_BN[block, n] * kept + ONE * factor_N[n]) // (count * ONE)
+                whole = weight_BN[block, n] * kept + root_N[n]
+                weight_BN[block, n] = np.int64(np.float64(whole) / np.float64(count * ONE))
 
 
 def median_weights(gram_BNN: Ints, *, unit: int, steps: int = STEPS) -> Ints:

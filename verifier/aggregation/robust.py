@@ -25,7 +25,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.types import PeerId
 from assay.training.codec.wire import Aggregate, Update
 from assay.training.parallel import in_order
@@ -124,14 +123,14 @@ def trimmed_mean(
 
     def of_mixed_signs(cut: Cut) -> Part:
         assert mixing is not None
-        first, rows = cut()
+        rows = cut()
         mix_BMN = mixing(gram_of_signs(rows))
         mixtures = mix_BMN.shape[1]
         need_majority(mixtures, f)
         trim = (mixtures - 1) // 2 if is_median else f
         at_T, sum_T = trimmed_mixtures(rows, mix_BMN, trim)
         left = (mixtures - 2 * trim) * _unit(mix_BMN)
-        return at_T + first * BLOCK_SIZE, np.sign(sum_T) * (np.abs(sum_T) * ONE // left)
+        return at_T, np.sign(sum_T) * (np.abs(sum_T) * ONE // left)
 
     def of_sums() -> Iterator[Part]:
         assert scaled is not None
@@ -233,7 +232,7 @@ def weighted(
         total = np.zeros((1, len(updates), len(updates)), np.int64)
         if scaled is None:
             for cut in sign_rows(updates, block_count):
-                total += gram_of_signs(cut()[1]).sum(axis=0)
+                total += gram_of_signs(cut()).sum(axis=0)
         else:
             for slab in slabs(updates, block_count, scaled=scaled):
                 gram_BNN = gram_of(slab.working(np.full(len(slab.value_BNU), common)))
@@ -241,10 +240,9 @@ def weighted(
         whole = weights(total)
 
     def of_signs(cut: Cut) -> Part:
-        first, rows = cut()
+        rows = cut()
         found = whole or weights(gram_of_signs(rows))
-        at_T, sum_T = weighted_signs(rows, found.weight_BN, found.unit)
-        return at_T + first * BLOCK_SIZE, sum_T
+        return weighted_signs(rows, found.weight_BN, found.unit)
 
     def of_values() -> Iterator[Part]:
         for slab in slabs(updates, block_count, scaled=scaled):

@@ -16,20 +16,23 @@ from assay.training.compiled import (
     BOOL,
     FILL_INT32_1,
     FILL_INT64_1,
+    FILL_UINT64_1,
     INT,
     READ_INT64_1,
     READ_INT64_2,
     Kind,
     compiled,
+    lowest_bit,
 )
 from assay.verifier.aggregation.gram import ONE, Ints
 from assay.verifier.aggregation.slabs import Rows
 
-_SIGNS = Kind("int8", 2)
+_SIGNS, _INDICES = Kind("int8", 2), Kind("uint16", 2)
+_WORDS = BLOCK_SIZE // 64  # in which a block's places are marked, a bit each
 _PLACE_BITS = BLOCK_SIZE.bit_length() - 1
 _FILL_INT64_3, _READ_INT64_3 = Kind("int64", 3, is_filled=True), Kind("int64", 3)
 
-Found = tuple[Ints, Ints]  # places in the rows' blocks, ascending, and a sum of each
+Found = tuple[Ints, Ints]  # places in the layout, ascending, and a sum of each
 
 
 def gram_of_signs(rows: Rows) -> Ints:
@@ -47,7 +50,7 @@ def weighted_signs(rows: Rows, weight_BN: Ints, unit: int) -> Found:
     """
     at_T, sum_T = np.empty((2, rows.places_max), np.int64)
     weight_BN = np.ascontiguousarray(weight_BN)
-    total = _weighted(rows.row_BN, rows.index_RK, rows.value_RK, weight_BN, unit, at_T, sum_T)
+    total = _weighted(rows.first, rows.row_BN, rows.index_RK, rows.value_RK, weight_BN, unit, at_T, sum_T)
     return at_T[:total], sum_T[:total]
 
 
@@ -62,7 +65,9 @@ def trimmed_mixtures(rows: Rows, mix_BMN: Ints, trim: int) -> Found:
     assert 0 <= 2 * trim < mix_BMN.shape[1]
     at_T, sum_T = np.empty((2, rows.places_max), np.int64)
     mix_BMN = np.ascontiguousarray(mix_BMN)
-    total = _trimmed_mixtures(rows.row_BN, rows.index_RK, rows.value_RK, mix_BMN, trim, at_T, sum_T)
+    total = _trimmed_mixtures(
+        rows.first, rows.row_BN, rows.index_RK, rows.value_RK, mix_BMN, trim, at_T, sum_T
+    )
     return at_T[:total], sum_T[:total]
 
 
@@ -81,8 +86,8 @@ def trimmed_signs(net_T: Ints, sent_T: Ints, *, f: int, nodes: int, is_median: b
     return value_T
 
 
-@compiled(None, READ_INT64_2, READ_INT64_2, _SIGNS, _FILL_INT64_3)
-def _gram(row_BN: Ints, index_RK: Ints, sign_RK: NDArray[np.int8], gram_BNN: Ints) -> None:
+@compiled(None, READ_INT64_2, _INDICES, _SIGNS, _FILL_INT64_3)
+def _gram(row_BN: Ints, index_RK: NDArray[np.uint16], sign_RK: NDArray[np.int8], gram_BNN: Ints) -> None:
     """Each place's senders are a list, the last first: of most places it has one entry."""
     nodes, width = row_BN.shape[1], index_RK.shape[1]
     last_C, before_S = np.empty(BLOCK_SIZE, np.int32), np.empty(nodes << _PLACE_BITS, np.int32)
@@ -90,60 +95,65 @@ def _gram(row_BN: Ints, index_RK: Ints, sign_RK: NDArray[np.int8], gram_BNN: Int
     for block in range(len(row_BN)):
         last_C[:] = -1
         for node in range(nodes):
-            row = row_BN[block, node]
+            row, norm = row_BN[block, node], 0
             if row >= 0:
                 at = 0 if every else row
                 for k in range(width):
                     sign, other = sign_RK[row, k], last_C[index_RK[at, k]]
                     before_S[(node << _PLACE_BITS) + k] = other
                     last_C[index_RK[at, k]] = (node << _PLACE_BITS) + k
-                    gram_BNN[block, node, node] += sign * sign
+                    norm += sign * sign
                     while other >= 0:
                         its = row_BN[block, other >> _PLACE_BITS]
                         gram_BNN[block, node, other >> _PLACE_BITS] += (
                             sign * sign_RK[its, other & BLOCK_SIZE - 1]
                         )
                         other = before_S[other]
+            gram_BNN[block, node, node] = norm
         for node in range(nodes):
             for other in range(node):
                 gram_BNN[block, other, node] = gram_BNN[block, node, other]
 
 
-@compiled(INT, READ_INT64_2, READ_INT64_2, _SIGNS, READ_INT64_2, INT, FILL_INT64_1, FILL_INT64_1)
+@compiled(INT, INT, READ_INT64_2, _INDICES, _SIGNS, READ_INT64_2, INT, FILL_INT64_1, FILL_INT64_1)
 def _weighted(
+    first: int,
     row_BN: Ints,
-    index_RK: Ints,
+    index_RK: NDArray[np.uint16],
     sign_RK: NDArray[np.int8],
     weight_BN: Ints,
     unit: int,
     at_T: Ints,
     sum_T: Ints,
 ) -> int:
-    sum_C, place_C = np.empty(BLOCK_SIZE, np.int32), np.empty(BLOCK_SIZE, np.int32)
+    sum_C, place_C = np.zeros(BLOCK_SIZE, np.int32), np.empty(BLOCK_SIZE, np.int32)
+    seen_W = np.zeros(_WORDS, np.uint64)
     every, total = len(index_RK) == 1, 0
     for block in range(len(row_BN)):
-        sum_C[:] = 0
         for node in range(row_BN.shape[1]):
             row = row_BN[block, node]
             if row >= 0:
                 at, weight = 0 if every else row, weight_BN[block % len(weight_BN), node]
                 for k in range(index_RK.shape[1]):
-                    sum_C[index_RK[at, k]] += weight * sign_RK[row, k]
-        found = _found(sum_C, place_C)
+                    place = index_RK[at, k]
+                    seen_W[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
+                    sum_C[place] += weight * sign_RK[row, k]
+        found = _taken(seen_W, place_C)
         for i in range(found):
-            at_T[total + i] = block * BLOCK_SIZE + place_C[i]
-            whole = sum_C[place_C[i]]
+            whole, sum_C[place_C[i]] = sum_C[place_C[i]], 0
             if unit > 1:
                 whole = abs(whole) // unit if whole > 0 else -(abs(whole) // unit)
-            sum_T[total + i] = whole
-        total += found
+            at_T[total] = (first + block) * BLOCK_SIZE + place_C[i]
+            sum_T[total] = whole
+            total += whole != 0
     return total
 
 
-@compiled(INT, READ_INT64_2, READ_INT64_2, _SIGNS, _READ_INT64_3, INT, FILL_INT64_1, FILL_INT64_1)
+@compiled(INT, INT, READ_INT64_2, _INDICES, _SIGNS, _READ_INT64_3, INT, FILL_INT64_1, FILL_INT64_1)
 def _trimmed_mixtures(
+    first: int,
     row_BN: Ints,
-    index_RK: Ints,
+    index_RK: NDArray[np.uint16],
     sign_RK: NDArray[np.int8],
     mix_BMN: Ints,
     trim: int,
@@ -159,6 +169,7 @@ def _trimmed_mixtures(
     column_C, sign_C = np.empty(BLOCK_SIZE, np.int32), np.empty(BLOCK_SIZE, np.int32)
     (nodes, mixtures), width = (row_BN.shape[1], mix_BMN.shape[1]), index_RK.shape[1]
     whole_S = np.empty(mixtures * (nodes + BLOCK_SIZE), np.int32)
+    seen_W = np.zeros(_WORDS, np.uint64)
     every, total = len(index_RK) == 1, 0
     for block in range(len(row_BN)):
         mix = block % len(mix_BMN)
@@ -168,9 +179,10 @@ def _trimmed_mixtures(
             if row >= 0:
                 for k in range(width):
                     at = index_RK[0 if every else row, k]
+                    seen_W[at >> 6] |= np.uint64(1) << np.uint64(at & 63)
                     sent_C[at] += 1
                     column_C[at], sign_C[at] = node, sign_RK[row, k]
-        found, columns = _found(sent_C, place_C), nodes
+        found, columns = _taken(seen_W, place_C), nodes
         for i in range(found):
             at = place_C[i]
             if sent_C[at] > 1:
@@ -198,7 +210,7 @@ def _trimmed_mixtures(
                 whole_S[trim * columns + column] += whole_S[m * columns + column]
         for i in range(found):
             at = place_C[i]
-            at_T[total + i] = block * BLOCK_SIZE + at
+            at_T[total + i] = (first + block) * BLOCK_SIZE + at
             sum_T[total + i] = sign_C[at] * whole_S[trim * columns + column_C[at]]
         total += found
     return total
@@ -212,13 +224,19 @@ def _order(low_T: NDArray[np.int32], high_T: NDArray[np.int32]) -> None:
         low_T[i], high_T[i] = min(low, high), max(low, high)
 
 
-@compiled(INT, FILL_INT32_1, FILL_INT32_1)
-def _found(what_C: NDArray[np.int32], place_C: NDArray[np.int32]) -> int:
-    """As that of slabs.py: a compiled function calls only those of its own file."""
-    found = 0
-    for i in range(len(what_C)):
-        place_C[found] = i
-        found += what_C[i] != 0
+@compiled(INT, FILL_UINT64_1, FILL_INT32_1)
+def _taken(seen_W: NDArray[np.uint64], place_C: NDArray[np.int32]) -> int:
+    """Places of a block that are marked, ascending, and their number. The marks are taken away. As that of
+    slabs.py: a compiled function calls only those of its own file.
+    """
+    found, one = 0, np.uint64(1)
+    for word in range(len(seen_W)):
+        bits = seen_W[word]
+        seen_W[word] = 0
+        while bits:
+            place_C[found] = (word << 6) + lowest_bit(bits)
+            bits &= bits - one
+            found += 1
     return found
 
 

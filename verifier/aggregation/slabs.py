@@ -25,11 +25,13 @@ from assay.training.compiled import (
     FILL_INT32_1,
     FILL_INT64_1,
     FILL_INT64_2,
+    FILL_UINT64_1,
     INT,
     READ_INT64_1,
     READ_INT64_2,
     Kind,
     compiled,
+    lowest_bit,
 )
 from assay.training.exact import VALUE_MAX
 from assay.training.parallel import in_order
@@ -40,10 +42,11 @@ _ENTRIES_MAX = 1 << 20  # of a slab's matrix, so that dense wires and many nodes
 _BLOCK_BITS = BLOCK_SIZE.bit_length() - 1  # shifts are several times faster than divisions
 _SENDER_BITS = 12  # sums of signs of at most 128 nodes stay below half of it
 _SENDER = 1 << _SENDER_BITS  # of a count in one number
-_SIGNS, _VALUES = Kind("int8", 2), Kind("int32", 2)
+_SIGNS, _VALUES, _INDICES = Kind("int8", 2), Kind("int32", 2), Kind("uint16", 2)
+_WORDS = BLOCK_SIZE // 64  # in which a block's places are marked, a bit each
 _WORKING_BITS = 20  # sums of 4096 products of values this wide stay below 2^53
 
-_EVERY_1K = np.arange(BLOCK_SIZE)[None]
+_EVERY_1K = np.arange(BLOCK_SIZE, dtype=np.uint16)[None]
 
 Ints = NDArray[np.int64]
 Part = tuple[Ints, Ints] | tuple[Ints, Ints, Ints]  # position and value; with amplitude, exponent too
@@ -121,7 +124,7 @@ def slabs(
         return scaled[peer].of(updates[peer].value_BK[part], part) if scaled else _signs(updates[peer], part)
 
     for cut in _cut(updates, block_count, slab_blocks, counted):
-        first, rows = cut()
+        rows = cut()
         count, nodes = rows.row_BN.shape
         rank_RK, at_T = np.empty(rows.value_RK.shape, np.int64), np.empty(rows.value_RK.size, np.int64)
         sizes_B = np.empty(count, np.int64)
@@ -136,7 +139,7 @@ def slabs(
         if is_sent_BNU is not None:
             is_sent_BNU.reshape(-1)[flat_RK] = True
         rank_T = np.arange(len(at_T)) - np.repeat(np.cumsum(sizes_B) - sizes_B, sizes_B)
-        yield Slab(at_T + first * BLOCK_SIZE, block_T, rank_T, value_BNU, is_sent_BNU, grid)
+        yield Slab(at_T + rows.first * BLOCK_SIZE, block_T, rank_T, value_BNU, is_sent_BNU, grid)
 
 
 def tallies(
@@ -160,16 +163,16 @@ def tallies(
         return _signs(updates[peer], part)
 
     def tally(cut: Cut) -> tuple[Ints, Ints, Ints]:
-        first, rows = cut()
+        rows = cut()
         found = at_T, sum_T, sent_T = np.empty((3, rows.places_max), np.int64)
         if scaled:
             ordered = [(scaled[peer], part) for peer, part in rows.parts]
             m_R = np.concatenate([one.m_B[part] for one, part in ordered])
             s_R = np.concatenate([one.s_B[part] for one, part in ordered])
-            total = _sum(rows.row_BN, rows.index_RK, rows.value_RK, m_R, s_R, *found)
+            total = _sum(rows.first, rows.row_BN, rows.index_RK, rows.value_RK, m_R, s_R, *found)
         else:
-            total = _tally(rows.row_BN, rows.index_RK, rows.value_RK, *found)
-        return at_T[:total] + first * BLOCK_SIZE, sum_T[:total], sent_T[:total]
+            total = _tally(rows.first, rows.row_BN, rows.index_RK, rows.value_RK, *found)
+        return at_T[:total], sum_T[:total], sent_T[:total]
 
     return in_order(tally, _cut(updates, block_count, SLAB_BLOCKS, sent))
 
@@ -178,15 +181,17 @@ def tallies(
 class Rows:
     """All that was sent of some blocks. Shapes: R = one for each node and block, K = sent of each.
 
-    parts: every node's blocks, by ascending peer id; the order of rows. row_BN: which row is a block's of a
-    node; -1 where it sent none. place_R: a row's block times nodes, plus its node. index_RK: one row for all
-    where every coefficient is sent. value_RK: what counts, a number of each index.
+    first: the first of these blocks. parts: every node's blocks, by ascending peer id; the order of rows.
+    row_BN: which row is a block's of a node; -1 where it sent none. place_R: a row's block times nodes, plus
+    its node. index_RK: one row for all where every coefficient is sent. value_RK: what counts, a number of
+    each index.
     """
 
+    first: int
     parts: list[tuple[PeerId, slice]]
     row_BN: Ints
     place_R: Ints
-    index_RK: Ints
+    index_RK: NDArray[np.uint16]
     value_RK: NDArray[Any]
 
     @property
@@ -195,7 +200,7 @@ class Rows:
         return min(self.value_RK.size, len(self.row_BN) * BLOCK_SIZE)
 
 
-Cut = Callable[[], tuple[int, Rows]]  # the first block of a group, and the rows, gathered by whoever calls
+Cut = Callable[[], Rows]  # of a group of blocks, gathered by whoever calls
 
 
 def sign_rows(updates: Mapping[PeerId, Update], block_count: int) -> Iterator[Cut]:
@@ -228,8 +233,8 @@ def _gathered(
     first: int,
     count: int,
     value_of: Callable[[PeerId, slice], NDArray[Any]],
-) -> tuple[int, Rows]:
-    """The first block of a group of `count`, and its rows. `parts`: which of each node's."""
+) -> Rows:
+    """The rows of `count` blocks. `parts`: which of each node's."""
     nodes, sizes = len(ordered), [part.stop - part.start for part in parts]
     cut = [(update, part) for (_, update), part in zip(ordered, parts, strict=True)]
     place_R = np.concatenate([update.blocks_B[part] for update, part in cut]) - first
@@ -240,10 +245,11 @@ def _gathered(
     # A decoded array may lie column by column, and compiled code reads rows.
     index_RK = _EVERY_1K
     if ordered[0][1].index_BK.shape[1] < BLOCK_SIZE:
-        index_RK = np.ascontiguousarray(np.concatenate([update.index_BK[part] for update, part in cut]))
+        index_BK = [update.index_BK[part] for update, part in cut]  # within 0..4095
+        index_RK = np.ascontiguousarray(np.concatenate(index_BK, dtype=np.uint16, casting="unsafe"))
     named = [(peer, part) for (peer, _), part in zip(ordered, parts, strict=True)]
     value_RK = np.ascontiguousarray(np.concatenate([value_of(*one) for one in named]))
-    return first, Rows(named, row_BN, place_R, index_RK, value_RK)
+    return Rows(first, named, row_BN, place_R, index_RK, value_RK)
 
 
 def _signs(update: Update, part: slice) -> NDArray[np.int8]:
@@ -252,30 +258,35 @@ def _signs(update: Update, part: slice) -> NDArray[np.int8]:
     return sign_BK.astype(np.int8, copy=False)
 
 
-@compiled(INT, FILL_INT32_1, FILL_INT32_1)
-def _found(sent_C: NDArray[np.int32], place_C: NDArray[np.int32]) -> int:
-    """Places of a block that anybody sent, and their number: no branch, which no processor could foretell."""
-    found = 0
-    for i in range(len(sent_C)):
-        place_C[found] = i
-        found += sent_C[i] != 0
+@compiled(INT, FILL_UINT64_1, FILL_INT32_1)
+def _taken(seen_W: NDArray[np.uint64], place_C: NDArray[np.int32]) -> int:
+    """Places of a block that are marked, ascending, and their number. The marks are taken away."""
+    found, one = 0, np.uint64(1)
+    for word in range(len(seen_W)):
+        bits = seen_W[word]
+        seen_W[word] = 0
+        while bits:
+            place_C[found] = (word << 6) + lowest_bit(bits)
+            bits &= bits - one
+            found += 1
     return found
 
 
-@compiled(INT, READ_INT64_2, READ_INT64_2, FILL_INT64_2, FILL_INT64_1, FILL_INT64_1)
-def _rank(row_BN: Ints, index_RK: Ints, rank_RK: Ints, at_T: Ints, sizes_B: Ints) -> int:
+@compiled(INT, READ_INT64_2, _INDICES, FILL_INT64_2, FILL_INT64_1, FILL_INT64_1)
+def _rank(row_BN: Ints, index_RK: NDArray[np.uint16], rank_RK: Ints, at_T: Ints, sizes_B: Ints) -> int:
     """Each value's rank among the coefficients of its block that anybody sent; their places and number."""
     rank_C, place_C, total = np.empty(BLOCK_SIZE, np.int32), np.empty(BLOCK_SIZE, np.int32), 0
+    seen_W = np.zeros(_WORDS, np.uint64)
     every = len(index_RK) == 1
     for block in range(len(row_BN)):
-        rank_C[:] = 0
         for node in range(row_BN.shape[1]):
             row = row_BN[block, node]
             if row >= 0:
                 at = 0 if every else row
                 for k in range(index_RK.shape[1]):
-                    rank_C[index_RK[at, k]] = 1
-        found = _found(rank_C, place_C)
+                    place = index_RK[at, k]
+                    seen_W[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
+        found = _taken(seen_W, place_C)
         for i in range(found):
             rank_C[place_C[i]] = i
             at_T[total + i] = block * BLOCK_SIZE + place_C[i]
@@ -290,26 +301,34 @@ def _rank(row_BN: Ints, index_RK: Ints, rank_RK: Ints, at_T: Ints, sizes_B: Ints
     return total
 
 
-@compiled(INT, READ_INT64_2, READ_INT64_2, _SIGNS, FILL_INT64_1, FILL_INT64_1, FILL_INT64_1)
+@compiled(INT, INT, READ_INT64_2, _INDICES, _SIGNS, FILL_INT64_1, FILL_INT64_1, FILL_INT64_1)
 def _tally(
-    row_BN: Ints, index_RK: Ints, sign_RK: NDArray[np.int8], at_T: Ints, net_T: Ints, sent_T: Ints
+    first: int,
+    row_BN: Ints,
+    index_RK: NDArray[np.uint16],
+    sign_RK: NDArray[np.int8],
+    at_T: Ints,
+    net_T: Ints,
+    sent_T: Ints,
 ) -> int:
     """Places, sums of signs and numbers of senders of all coefficients that anybody sent; their number."""
-    both_C, place_C, total = np.empty(BLOCK_SIZE, np.int32), np.empty(BLOCK_SIZE, np.int32), 0
+    both_C, place_C, total = np.zeros(BLOCK_SIZE, np.int32), np.empty(BLOCK_SIZE, np.int32), 0
+    seen_W = np.zeros(_WORDS, np.uint64)
     every = len(index_RK) == 1
     for block in range(len(row_BN)):
-        both_C[:] = 0
         for node in range(row_BN.shape[1]):
             row = row_BN[block, node]
             if row >= 0:
                 at = 0 if every else row
                 for k in range(index_RK.shape[1]):
-                    both_C[index_RK[at, k]] += _SENDER + sign_RK[row, k]
-        found = _found(both_C, place_C)
+                    place = index_RK[at, k]
+                    seen_W[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
+                    both_C[place] += _SENDER + sign_RK[row, k]
+        found = _taken(seen_W, place_C)
         for i in range(found):
-            both = both_C[place_C[i]]
+            both, both_C[place_C[i]] = both_C[place_C[i]], 0
             sent = (both + _SENDER // 2) >> _SENDER_BITS
-            at_T[total + i] = block * BLOCK_SIZE + place_C[i]
+            at_T[total + i] = (first + block) * BLOCK_SIZE + place_C[i]
             net_T[total + i], sent_T[total + i] = both - sent * _SENDER, sent
         total += found
     return total
@@ -317,8 +336,9 @@ def _tally(
 
 @compiled(
     INT,
+    INT,
     READ_INT64_2,
-    READ_INT64_2,
+    _INDICES,
     _VALUES,
     READ_INT64_1,
     READ_INT64_1,
@@ -327,8 +347,9 @@ def _tally(
     FILL_INT64_1,
 )
 def _sum(
+    first: int,
     row_BN: Ints,
-    index_RK: Ints,
+    index_RK: NDArray[np.uint16],
     value_RK: NDArray[np.int32],
     m_R: Ints,
     s_R: Ints,
@@ -338,7 +359,7 @@ def _sum(
 ) -> int:
     """As `_tally`, of values as `Scaled.of` counts them."""
     sum_C, sent_C, total = np.empty(BLOCK_SIZE, np.int64), np.empty(BLOCK_SIZE, np.int32), 0
-    place_C = np.empty(BLOCK_SIZE, np.int32)
+    place_C, seen_W = np.empty(BLOCK_SIZE, np.int32), np.zeros(_WORDS, np.uint64)
     every = len(index_RK) == 1
     for block in range(len(row_BN)):
         sum_C[:] = 0
@@ -351,11 +372,13 @@ def _sum(
                 for k in range(index_RK.shape[1]):
                     product = value_RK[row, k] * m_R[row]
                     kept = abs(product) >> down << up
-                    sum_C[index_RK[at, k]] += kept if product > 0 else -kept
-                    sent_C[index_RK[at, k]] += 1
-        found = _found(sent_C, place_C)
+                    place = index_RK[at, k]
+                    seen_W[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
+                    sum_C[place] += kept if product > 0 else -kept
+                    sent_C[place] += 1
+        found = _taken(seen_W, place_C)
         for i in range(found):
-            at_T[total + i] = block * BLOCK_SIZE + place_C[i]
+            at_T[total + i] = (first + block) * BLOCK_SIZE + place_C[i]
             sum_T[total + i], sent_T[total + i] = sum_C[place_C[i]], sent_C[place_C[i]]
         total += found
     return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from functools import partial
@@ -17,8 +18,10 @@ from assay.training.codec.wire import Aggregate, Update, decode_aggregate, encod
 from assay.training.exact import BASIS_SS, VALUE_MAX
 from assay.verifier.aggregation.decoded import decoded, median_signs, trimmed_mean_signs, vote_signs
 from assay.verifier.aggregation.gram import (
+    GRAM_BITS,
     ONE,
     POWER_STEPS,
+    STEPS,
     buckets,
     caf_weights,
     clip_weights,
@@ -355,6 +358,34 @@ def test_no_node_weighs_more_in_a_centered_clip_than_steps_over_n(seeds, steps: 
         assert weight_BN.min() >= 0
         assert weight_BN.max() <= steps * ONE / len(seeds)
         assert weight_BN.sum(axis=1).max() <= ONE
+
+
+def whole_clip(gram_NN: list[list[int]]) -> list[int]:
+    """One block's weights in Python's own numbers."""
+    count, weight = len(gram_NN), [0] * len(gram_NN)
+    every = range(count)
+    for _ in range(STEPS):
+        inner = [sum(gram_NN[n][m] * weight[m] for m in every) for n in every]
+        center = sum(inner[n] * weight[n] for n in every)
+        root = [math.isqrt(max(gram_NN[n][n] * ONE**2 - 2 * ONE * inner[n] + center, 0)) for n in every]
+        radius = sorted(root)[(count - 1) // 2]
+        factor = [min(ONE, radius * ONE // max(root[n], 1)) for n in every]
+        kept = count * ONE - sum(factor)
+        weight = [(weight[n] * kept + ONE * factor[n]) // (count * ONE) for n in every]
+    return weight
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([3, 8, 16, 128]), st.sampled_from([1, 40, 6000]))
+def test_the_weights_of_a_clip_are_those_of_whole_numbers(seed: int, count: int, most: int):
+    """Up to the longest rows that there may be, and with rows that are alike."""
+    rng = np.random.default_rng(seed)
+    points = rng.integers(-most, most + 1, (count, 50)) * rng.integers(0, 2, (count, 1))
+    points[0] = points[-1]
+    gram = points @ points.T
+    assert gram.max() < 1 << GRAM_BITS
+
+    assert clip_weights(gram[None])[0].tolist() == whole_clip(gram.tolist())
 
 
 def test_one_far_row_is_cut_to_the_median_distance():

@@ -28,8 +28,8 @@ def one_thread_afterwards() -> Iterator[None]:
 
 
 def gathered(updates: list[Update]):
-    ((first, found),) = [cut() for cut in sign_rows(by_peer(updates), BLOCKS)]
-    assert first == 0
+    (found,) = [cut() for cut in sign_rows(by_peer(updates), BLOCKS)]
+    assert found.first == 0
     return found
 
 
