@@ -40,7 +40,7 @@ from tests.simulation import whole_network
 from tests.simulation.conduct import Conduct
 from tests.simulation.disk import HERE
 from tests.simulation.promises import Promises, Violation
-from tests.simulation.whole_network import Plan, planned, simulate
+from tests.simulation.whole_network import Plan, WholeNetwork, planned, simulate
 
 pytestmark = pytest.mark.slow
 
@@ -49,10 +49,10 @@ COMPARE = "assay.verifier.audit.worker.compare"
 CALM = replace(planned(0, faults=False), rounds=2)
 
 
-def broken(seed: int = 0, **changes: Any) -> str:
+def broken(seed: int = 0, network: type[WholeNetwork] = WholeNetwork, **changes: Any) -> str:
     """The promise that a network breaks, in words; empty if it keeps all."""
     try:
-        simulate(seed, replace(CALM, **changes))
+        simulate(seed, replace(CALM, **changes), network=network)
     except Violation as violation:
         return str(violation)
     return ""
