@@ -129,6 +129,11 @@ class Promises:
         return self._reading.rounds
 
     @property
+    def has_lapsed(self) -> bool:
+        """Whether it never started."""
+        return self._reading.has_lapsed
+
+    @property
     def joined(self) -> Collection[PeerId]:
         """Nodes that have, or had, a seat that the spec does not name."""
         return self._reading.joined
