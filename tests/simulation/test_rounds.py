@@ -204,6 +204,16 @@ def test_a_leader_whose_store_lost_the_end_of_its_log_keeps_its_word_by_its_high
 
 
 @pytest.mark.slow
+def test_clocks_that_drift_and_are_set_while_a_run_lasts_change_nothing_and_are_seen_where_they_do(
+    monkeypatch,
+):
+    assert broken(rounds=8, drifts=True) == ""
+    monkeypatch.setattr("assay.verifier.round.examination.AHEAD_S", 1)
+    monkeypatch.setattr("assay.verifier.round.examination.AHEAD_SHARE", 1000)
+    assert any("was given up" in broken(seed, rounds=8, drifts=True) for seed in range(4))
+
+
+@pytest.mark.slow
 def test_clocks_that_are_seconds_wrong_change_nothing_and_are_seen_where_they_do(monkeypatch):
     assert broken(rounds=3, clocks=8) == ""
     monkeypatch.setattr("assay.verifier.round.examination.AHEAD_S", 1)

@@ -127,7 +127,7 @@ JOIN_ROUNDS = 5  # more of training, in which newcomers catch up and train
 ROTATION_ROUNDS = 8  # more of training, so that the audits of a seat that retires end in it
 NODES = 4  # but newcomers
 WRONG_S = 4.0  # at most, of a clock: two differ by less than the 10 s that verifiers bear with
-DRIFT_PPM, STEP_S = 200.0, 5.0  # of each clock at most; between two of which one is set
+DRIFT_PPM, STEP_S = 200.0, 2.0  # of a clock, at most; between two times at which one is set, on average
 WORK_S = (0.01, 0.05, 0.1)  # of a worker for a request: all audits of a dispute fit into `collect_ms`
 
 
@@ -255,7 +255,7 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         loses=storm_s > 0 and random.Random(f"loses {seed}").random() < 0.15,
         tears=random.Random(f"tears {seed}").random() < 0.5,
         clocks=8 if random.Random(f"clocks {seed}").random() < 0.2 else 0,
-        drifts=random.Random(f"drift {seed}").random() < 0.2,
+        drifts=random.Random(f"drift {seed}").random() < 0.2 and not has_drand,
         joins_s=joins_s,
         start_s=start_s,
         rounds=rounds + ROTATION_ROUNDS if resigns_s else rounds,
