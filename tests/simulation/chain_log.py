@@ -1,7 +1,7 @@
 """Chain log: blocks and events of the simulated contracts, of which the ledger service makes its books.
 
 A block is there once its time is over. The chain may go back: then blocks from some number on have other
-hashes, and the same events in them.
+hashes, and what happened in them happens in the next one.
 """
 
 from __future__ import annotations
@@ -40,9 +40,19 @@ class ChainLog:
             )
         )  # fmt: skip
 
-    def go_back(self, blocks: int) -> None:
-        """The newest blocks are replaced by others."""
-        self.forks.append(_newest() - blocks + 1)
+    def go_back(self, blocks: int) -> tuple[int, int]:
+        """The newest blocks are replaced by empty ones; the first, and the one in which all happens again."""
+        self.tell()
+        first, last = _newest() - blocks + 1, _newest() + 1
+        kept = [one for one in self.told if one.block_number < first]
+        again = enumerate(self.told[len(kept) :])
+        kept += [
+            replace(one, block_number=last, block_time=last * BLOCK_S, log_index=index)
+            for index, one in again
+        ]
+        self.told[:] = kept
+        self.forks.append(first)
+        return first, last
 
     def hash_of(self, number: int) -> bytes:
         """Of a block, as the chain is now."""

@@ -173,6 +173,13 @@ class Contracts:
         """Note what is in all accounts after the newest event."""
         self.after[self.log.told[-1].block_number] = self.accounts()
 
+    def go_back(self, blocks: int) -> None:
+        """The chain's newest blocks are replaced."""
+        first, last = self.log.go_back(blocks)
+        again = [number for number in sorted(self.after) if number >= first]
+        for found in [self.after.pop(number) for number in again][-1:]:
+            self.after[last] = found
+
     def accounts(self) -> dict[Account, int]:
         """What the contracts owe to whom, and have: each account of the books that is not empty."""
         have = {HOLDERS[name]: amount for name, amount in self.held().items()}

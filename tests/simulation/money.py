@@ -7,25 +7,32 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from assay.chain.events import LogAnchored
 from assay.ledger.journal.store import BookStore
 from assay.testing.members import RUN_ID
 from tests.simulation.contracts import Contracts
 
 
-def complaint(contracts: Contracts, folder: Path, *, is_alone: bool) -> str:
+def complaint(contracts: Contracts, folder: Path, rounds: int, *, is_alone: bool) -> str:
     """What is wrong with the money of a run whose ledger service has ended; empty if nothing is.
 
     Args:
         contracts: Of the run.
         folder: The service's.
+        rounds: Of the run.
         is_alone: Nothing broke, so that nobody had to do what the service is for.
     """
     told = [json.loads(line) for line in (folder / "status.jsonl").read_text().splitlines()]
-    for found in (_of_escrow(contracts), _of_books(contracts, folder), _of_report(contracts, told)):
+    for found in (_of_escrow(contracts), _of_books(contracts, folder), _of_report(contracts, told, rounds)):
         if found:
             return found
     others = {posted.proposer for posted in contracts.results.values()} - contracts.anchors.keys()
-    return f"others than the ledger service propose results: {sorted(others)}" if is_alone and others else ""
+    if is_alone and others:
+        return f"others than the ledger service propose results: {sorted(others)}"
+    anchors = sum(isinstance(one, LogAnchored) for one in contracts.log.told)
+    if is_alone and contracts.results and anchors < 2:  # once results are final, and at the end
+        return f"the ledger service anchors {anchors} checkpoints"
+    return ""
 
 
 def _of_escrow(contracts: Contracts) -> str:
@@ -60,15 +67,15 @@ def _of_books(contracts: Contracts, folder: Path) -> str:
     return f"books and contracts differ after block {last}: {differing}" if differing else ""
 
 
-def _of_report(contracts: Contracts, told: list[dict[str, Any]]) -> str:
+def _of_report(contracts: Contracts, told: list[dict[str, Any]], rounds: int) -> str:
     """Each fact is told once, and the summary is right."""
     twice = [name for name, count in Counter(one["id"] for one in told if "id" in one).items() if count > 1]
     if twice:
         return f"the ledger service tells twice of {twice}"
     kinds = Counter(one["kind"] for one in told)
     rows, results = sum(len(posted.rows) for posted in contracts.results.values()), len(contracts.results)
-    if (kinds["claimed"], kinds["epoch"]) != (rows, 2 * results):
-        return f"the ledger service tells of {dict(kinds)}, and {rows} rows of {results} epochs were paid"
+    if (kinds["round"], kinds["claimed"], kinds["epoch"]) != (rounds, rows, 2 * results):
+        return f"the ledger service tells of {dict(kinds)}; {rounds} rounds, {results} epochs, {rows} rows"
     (settled,) = [one for one in told if one["kind"] == "settled"]
     if not settled["chain_matches_books"] or settled["trial_balance"]:
         return f"the ledger service sums up {settled}"

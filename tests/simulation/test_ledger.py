@@ -14,6 +14,7 @@ from assay.ledger import books
 from assay.ledger.log.signer import CheckpointSigner
 from assay.observer.ledger_service.status import StatusFile
 from assay.participant.wallet.settler import Settler
+from tests.simulation import whole_network
 from tests.simulation.test_rounds import CALM, broken
 from tests.simulation.whole_network import LEDGER, WholeNetwork, simulate
 
@@ -73,6 +74,26 @@ def test_a_ledger_service_that_leaves_results_to_others_is_found(monkeypatch):
 
     monkeypatch.setattr(Settler, "__init__", init)
     assert "others than the ledger service propose results" in booked()
+
+
+def test_a_payee_that_stays_away_is_paid_by_the_ledger_service_and_else_by_nobody(monkeypatch):
+    async def claim(_me, _follower):
+        return
+
+    monkeypatch.setattr("assay.node.service.claim_everything", claim)
+    assert booked() == ""
+
+    async def claim_for_others(_settler, _chain, _look):
+        return
+
+    monkeypatch.setattr(Settler, "_claim_for_others", claim_for_others)
+    monkeypatch.setattr(whole_network, "CALM_S_MAX", 120.0)
+    assert "the run did not end" in booked()
+
+
+def test_a_ledger_service_that_signs_nothing_before_the_end_is_found(monkeypatch):
+    monkeypatch.setattr(CheckpointSigner, "sign_due", lambda _: None)
+    assert "anchors 1 checkpoints" in booked()
 
 
 def test_a_ledger_service_that_forgets_what_it_told_is_found(monkeypatch):

@@ -690,7 +690,7 @@ class WholeNetwork:
         chances = random.Random(f"reorganisations of {self.seed}")
         for at_s in sorted(chances.uniform(0, REORGANISED_S) for _ in range(self.plan.reorgs)):
             await trio.sleep_until(at_s)
-            self.contracts.log.go_back(chances.randint(1, BLOCKS_BACK))
+            self.contracts.go_back(chances.randint(1, BLOCKS_BACK))
 
     async def _close(self) -> None:
         """The buyer closes the escrow of a run that never started, where somebody looks after its money."""
@@ -819,7 +819,7 @@ class WholeNetwork:
             raise Violation(f"honest members are in court: {[name_of(one) for one in wrong]}")
         if self.plan.has_ledger:
             folder, is_alone = self.processes[LEDGER].folder, not self.plan.storm_s
-            if wrong := complaint(self.contracts, folder, is_alone=is_alone):
+            if wrong := complaint(self.contracts, folder, len(self.promises.chain), is_alone=is_alone):
                 raise Violation(wrong)
             verifiers = (one.service for one in self.processes.values() if isinstance(one.service, Verifier))
             if any(verifier.me.store.values(ROLLED_BACK) for verifier in verifiers):
