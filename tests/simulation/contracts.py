@@ -350,7 +350,7 @@ class Client:
         (found,) = [one.hot for one in self._contracts.spec.judges if evm_address(one.account) == account]
         return evm_address(found)
 
-    def verifier_set(self, _version: int) -> tuple[str, ...]:
+    def verifier_set(self, _version: int | None = None) -> tuple[str, ...]:
         """The accounts that the spec names."""
         return tuple(evm_address(member.account) for member in self._contracts.spec.judges)
 
@@ -571,6 +571,14 @@ class Client:
     def case_bond(self, case_id: bytes) -> int:
         """Of the account that opened it."""
         return CASE_BOND * (not self._contracts.court[case_id].phase.is_over)
+
+    def veto_window(self) -> int:
+        """In seconds."""
+        return WINDOW_S
+
+    def veto_case(self, case_id: bytes, _reason: bytes, _certificate: bytes) -> None:
+        """No quorum signs the veto of a case: manifests imply all that are opened here."""
+        raise AssertionError(f"a quorum vetoes case {case_id.hex()[:8]}")
 
     def is_punished(self, offence_id: bytes) -> bool:
         """Whether a case of this offence was opened."""

@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from assay.chain.events import LogAnchored
 from assay.ledger.journal.store import BookStore
 from assay.testing.members import RUN_ID
 from tests.simulation.contracts import Contracts
@@ -29,9 +28,6 @@ def complaint(contracts: Contracts, folder: Path, rounds: int, *, is_alone: bool
     others = {posted.proposer for posted in contracts.results.values()} - contracts.anchors.keys()
     if is_alone and others:
         return f"others than the ledger service propose results: {sorted(others)}"
-    anchors = sum(isinstance(one, LogAnchored) for one in contracts.log.told)
-    if is_alone and contracts.results and anchors < 2:  # once results are final, and at the end
-        return f"the ledger service anchors {anchors} checkpoints"
     return ""
 
 

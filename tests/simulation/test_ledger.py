@@ -91,11 +91,6 @@ def test_a_payee_that_stays_away_is_paid_by_the_ledger_service_and_else_by_nobod
     assert "the run did not end" in booked()
 
 
-def test_a_ledger_service_that_signs_nothing_before_the_end_is_found(monkeypatch):
-    monkeypatch.setattr(CheckpointSigner, "sign_due", lambda _: None)
-    assert "anchors 1 checkpoints" in booked()
-
-
 def test_a_ledger_service_that_forgets_what_it_told_is_found(monkeypatch):
     sound = StatusFile.__init__
 
