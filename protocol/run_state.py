@@ -289,6 +289,16 @@ class RunState:
         present = tuple(peer for peer in peers if self.away.get(peer, 0) <= self.round)
         return present if len(present) >= quorum(len(peers)) else peers
 
+    @property
+    def leaders(self) -> tuple[PeerId, ...]:
+        """Seats whose turns as leader are waited for, ascending: those that are neither away nor at fault.
+
+        Where these are no more than f, those at fault too: all of so few may be dead.
+        """
+        at_fault, peers = self._at_fault, self.spec.verifier_peers
+        found = tuple(seat for seat in self.beacon if seat not in at_fault)
+        return found if len(found) > faults_tolerated(len(peers)) else self.beacon
+
     def key(self, seat: PeerId) -> PeerId:
         """The key that signs for a verifier's seat whatever the next manifest carries of it."""
         return self.rotation.configuration.key(seat)

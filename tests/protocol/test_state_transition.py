@@ -13,7 +13,7 @@ from assay.protocol.auditing.audits import REFERENCE
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome
 from assay.protocol.permitted import awaited, may_open_verdict
-from assay.protocol.run_state import next_chain, start
+from assay.protocol.run_state import VerifierRecord, next_chain, start
 from assay.protocol.state_transition import advance
 from assay.protocol.types import Digest, PeerId
 from assay.testing.members import NODES, RUN_ID, VERIFIERS, a_digest
@@ -266,6 +266,23 @@ def test_a_verifier_that_pauses_is_awaited_again_in_the_round_in_which_its_pause
     assert run_state.beacon == VERIFIERS[1:]
     assert replace(run_state, away={VERIFIERS[0]: 3}).beacon == VERIFIERS
     assert replace(run_state, away=dict.fromkeys(VERIFIERS[:2], 4)).beacon == VERIFIERS  # no quorum is left
+
+
+def test_a_verifier_at_fault_is_waited_for_as_leader_no_more_while_more_than_f_others_are_there():
+    run_state = grow(start(a_spec(), RUN_ID), 3)
+
+    def leaders(at_fault, away=()):
+        records = dict.fromkeys(at_fault, VerifierRecord(fault_round=1))
+        found = replace(run_state, verifiers={**run_state.verifiers, **records}, away=dict.fromkeys(away, 9))
+        assert set(found.beacon) == set(VERIFIERS) - set(away)  # whose shares are due is another matter
+        return found.leaders
+
+    assert leaders(()) == VERIFIERS
+    assert leaders(VERIFIERS[:1]) == VERIFIERS[1:]
+    assert leaders(VERIFIERS[:1], VERIFIERS[3:]) == VERIFIERS[1:3]
+    assert leaders(VERIFIERS[:2]) == VERIFIERS[2:]
+    assert leaders(VERIFIERS[:2], VERIFIERS[3:]) == VERIFIERS[:3]  # the one that is left may be dead
+    assert leaders(VERIFIERS) == VERIFIERS
 
 
 def test_a_run_seats_no_more_than_1024_nodes_in_all_however_many_have_left():

@@ -31,7 +31,9 @@ class Conduct:
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
-        self._present: dict[PeerId, Collection[PeerId]] = {}  # seats that are not away, by who says so
+        self._awaited: dict[
+            PeerId, Collection[PeerId]
+        ] = {}  # seats that are worth waiting for, by who says so
         self._entered: dict[PeerId, tuple[tuple[int, int], float]] = {}  # life and iteration, since when
         self._passed_s: dict[tuple[PeerId, tuple[int, int]], float] = {}  # since when its leader passes
         self._folded_s: dict[PeerId, float] = {}
@@ -40,7 +42,7 @@ class Conduct:
 
     def folded(self, by: PeerId, after: RunState) -> None:
         """A process has one more manifest."""
-        self._present[by], self._folded_s[by] = after.beacon, trio.current_time()
+        self._awaited[by], self._folded_s[by] = self._leaders(after), trio.current_time()
 
     def seen(self, by: PeerId, life: int, state: State) -> None:
         """A verifier is in this state, in the how-manieth process of its disk."""
@@ -77,6 +79,13 @@ class Conduct:
             return f"{commit.node.hex()[:8]} takes {sequences} sequences, for which there is no time"
         return ""
 
+    def _leaders(self, after: RunState) -> Collection[PeerId]:
+        """Seats that are neither away nor at fault, while these are more than f (3.9)."""
+        seats = self._spec.verifier_peers
+        faulty = {one for one in seats if after.verifiers[after.key(one)].fault_round >= 0}
+        left = set(after.beacon) - faulty
+        return left if 3 * len(left) > len(seats) - 1 else after.beacon
+
     def voted(self, by: PeerId, signed: SignedVote, state: State) -> str:
         """What is wrong with how a verifier votes in this state; empty if nothing is."""
         if left := next(_left_over(state), ""):
@@ -92,7 +101,7 @@ class Conduct:
         if passed_s is not None:
             waited_s = trio.current_time() - max(entered_s, passed_s)
             is_wrong = waited_s > SOON_S and state.iteration not in state.proposals
-        elif leader in self._present.get(by, (leader,)):
+        elif leader in self._awaited.get(by, (leader,)):
             waited_s, least_s = trio.current_time() - entered_s, self._spec.timing.ready_ms / 1000 - SEEN_S
             is_wrong = waited_s < least_s
         else:

@@ -2,7 +2,7 @@
 
 A process is killed before a write, in the middle of one that is not atomic, or after it; nothing that it does
 afterwards counts. SQLite's transactions, blobs, steps and checkpoints are atomic by a commit or a rename; the
-high-water mark is two slots, of which the one being written may be torn.
+high-water mark is two slots, of which the one being written may be torn, as may a status file's last line.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+from sqlalchemy.engine import Connection
+
+from assay.observer.ledger_service.status import StatusFile
 from assay.participant.store import Store
 from assay.protocol.types import NO_PEER, PeerId
 
@@ -36,7 +39,8 @@ class Power:
     is_worker: bool = False  # its worker is at work: it is the worker that writes, and that is killed
     work_s: float = 0.01  # of its worker, for each request
     step_s: float = 0.0  # more, for a step
-    ahead_s: float = 0.0  # of its clock
+    ahead_s: float = 0.0  # of its clock, as it was set
+    drift_ppm: float = 0.0  # of its clock: how much faster than time it runs
     told: Callable[[], None] = field(default=lambda: None)
 
     def write(self, do: Callable[[], Any], torn: Callable[[], Any] = lambda: None) -> Any:
@@ -74,6 +78,21 @@ def _killing(real: Callable[..., Any], tear: bool = False) -> Callable[..., Any]
     return write
 
 
+def _half_a_line(file: StatusFile, kind: str, /, **_fields: Any) -> None:
+    with open(file._path, "a") as lines:
+        lines.write(f'{{"kind": "{kind}", ')
+
+
+def _writing_lines(real: Callable[..., Any]) -> Callable[..., Any]:
+    def write(*args: Any, **fields: Any) -> Any:
+        here = HERE.get()
+        if here is None:
+            return real(*args, **fields)
+        return here.write(lambda: real(*args, **fields), lambda: _half_a_line(*args, **fields))
+
+    return write
+
+
 def _torn(real: Callable[..., Any], rng: random.Random, file: int, body: bytes, offset: int) -> None:
     real(file, body[: rng.randrange(len(body))], offset)
 
@@ -87,6 +106,8 @@ def killing_writes() -> Iterator[None]:
     """While this lasts, processes can be killed in their durable writes; no write waits for a disk."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(Store, "_write", _killing(Store._write)))
+        stack.enter_context(mock.patch.object(Connection, "_commit_impl", _killing(Connection._commit_impl)))
+        stack.enter_context(mock.patch.object(StatusFile, "write", _writing_lines(StatusFile.write)))
         stack.enter_context(mock.patch.object(os, "replace", _killing(os.replace)))
         stack.enter_context(mock.patch.object(os, "pwrite", _killing(os.pwrite, tear=True)))
         stack.enter_context(mock.patch.object(os, "fsync", _nothing))

@@ -49,7 +49,7 @@ def follow(frame, event, _):
 from tests.simulation.whole_network import simulate
 threading.settrace(follow)
 sys.settrace(follow)
-for seed in range(int(sys.argv[3])):
+for seed in json.loads(sys.argv[3]):
     simulate(seed)
 sys.settrace(None)
 json.dump({name: sorted(found) for name, found in lines.items()}, open(sys.argv[4], "w"))
@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument(
         "--recorded", type=int, default=3, help="unchanged networks that show which lines run"
     )
+    parser.add_argument("--these", type=int, nargs="*", help="networks, in place of the first ones")
     parser.add_argument("--lines", type=Path, help="where to keep, and find again, which lines run")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the sample's mutants")
     chosen = parser.parse_args()
@@ -78,33 +79,35 @@ def main() -> None:
         kept = {}
         if chosen.lines is not None and chosen.lines.exists():
             kept = json.loads(chosen.lines.read_text())
-        lines = kept.get(sources) or recorded(root, tuple(chosen.rooms), chosen.recorded)
+        first = (chosen.these or range(chosen.recorded))[: chosen.recorded]
+        lines = kept.get(sources) or recorded(root, tuple(chosen.rooms), list(first))
+        these = chosen.these or [*SEEDS, *range(max(SEEDS) + 1, max(SEEDS) + 100)][: chosen.seeds]
         if chosen.lines is not None:
             chosen.lines.write_text(json.dumps({sources: lines}))
         run = [one for one in every if one.line in lines.get(str(one.path), ())]
         print(f"{len(run)} of {len(every)} mutants are in lines that the networks run", flush=True)
-        if _broken(root, chosen.seeds):
+        if _broken(root, these):
             sys.exit("the networks break a promise before anything is changed")
         sample = random.Random(chosen.seed).sample(run, min(chosen.sample, len(run)))
         found: Counter[bool] = Counter()
         for number, mutant in enumerate(sample):
             if chosen.only is None or number in chosen.only:
-                found[_is_caught(root, number, mutant, chosen.seeds)] += 1
+                found[_is_caught(root, number, mutant, these)] += 1
         print(f"{found[True]} of {found.total()} mutants caught", flush=True)
 
 
-def recorded(root: Path, rooms: tuple[str, ...], seeds: int) -> dict[str, list[int]]:
-    """The lines of these rooms that the first networks run on the unchanged tree, by file."""
+def recorded(root: Path, rooms: tuple[str, ...], seeds: list[int]) -> dict[str, list[int]]:
+    """The lines of these rooms that some networks run on the unchanged tree, by file."""
     report = root / "recorded"
     subprocess.run(
-        [sys.executable, "-c", _RECORDING, str(root), json.dumps(rooms), str(seeds), str(report)],
+        [sys.executable, "-c", _RECORDING, str(root), json.dumps(rooms), json.dumps(seeds), str(report)],
         cwd=root, env=_environment(root), check=True,
     )  # fmt: skip
     found: dict[str, list[int]] = json.loads(report.read_text())
     return found
 
 
-def _is_caught(root: Path, number: int, mutant: Mutant, seeds: int) -> bool:
+def _is_caught(root: Path, number: int, mutant: Mutant, seeds: list[int]) -> bool:
     path, began_s = root / mutant.path, time.monotonic()
     source = path.read_bytes()
     path.write_bytes(mutant.apply(source))
@@ -117,9 +120,9 @@ def _is_caught(root: Path, number: int, mutant: Mutant, seeds: int) -> bool:
     return bool(broken)
 
 
-def _broken(root: Path, seeds: int) -> str:
+def _broken(root: Path, seeds: list[int]) -> str:
     """The first promise that a network breaks on the tree as it is, with its plan; empty if all are kept."""
-    these = [str(seed) for seed in (*SEEDS, *range(max(SEEDS) + 1, max(SEEDS) + 100))[:seeds]]
+    these = map(str, seeds)
     command = f"ulimit -t {CPU_S}; exec {sys.executable} -m tests.simulation.rounds --these {' '.join(these)}"
     done = subprocess.run(
         ["/bin/sh", "-c", command], cwd=root, env=_environment(root), capture_output=True, text=True

@@ -47,7 +47,12 @@ def now_s() -> float:
 def clock_s() -> float:
     """Unix time as the clock of the process that runs has it."""
     here = HERE.get()
-    return now_s() + (0.0 if here is None else here.ahead_s)
+    wrong_s = 0.0 if here is None else here.ahead_s + here.drift_ppm / 10**6 * trio.current_time()
+    return now_s() + wrong_s
+
+
+def _clock_ns() -> int:
+    return int(clock_s() * 10**9)
 
 
 async def _in_line(call: Callable[..., T], *args: Any, **_options: Any) -> T:
@@ -71,6 +76,7 @@ def one_thread(seed: int) -> Iterator[None]:
         mock.patch.object(trio.to_thread, "run_sync", _in_line),
         mock.patch.object(trio.from_thread, "run_sync", lambda call, *args: call(*args)),
         mock.patch.object(time, "time", clock_s),
+        mock.patch.object(time, "time_ns", _clock_ns),
         mock.patch.object(os, "urandom", random.randbytes),
         mock.patch.object(nacl.bindings, "crypto_sign_open", _opened),
         mock.patch.object(beacon, "verify", _proved),

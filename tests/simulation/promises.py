@@ -129,6 +129,11 @@ class Promises:
         return self._reading.rounds
 
     @property
+    def has_lapsed(self) -> bool:
+        """Whether it never started."""
+        return self._reading.has_lapsed
+
+    @property
     def joined(self) -> Collection[PeerId]:
         """Nodes that have, or had, a seat that the spec does not name."""
         return self._reading.joined
@@ -467,6 +472,7 @@ class Promises:
                 seat = sorted(serving)[(place + number) % len(serving)]
                 aggregate = self.chain[number].manifest.aggregate
                 is_there = node in {one.commit.node for one in self.chain[number].manifest.commits}
+                is_there &= node in self.honest  # the process of one that is banned ends
                 is_ours = self._reading.holder(seat) == by and is_there
                 if is_ours and not self.conduct.has_served(by, node, aggregate):
                     raise Violation(f"{_names([by])} pushes nothing of round {number} to {_names([node])}")

@@ -1,4 +1,4 @@
-"""A verifier that comes back holds nobody up, and one that lies about its turns loses its stake by it."""
+"""Who comes back, or has nothing to lose, holds nobody up; lies about its turns cost a verifier its stake."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 import trio
 
+from assay.protocol.run_state import RunState
 from assay.verifier.consensus import follow
 from assay.verifier.service.proposer import Proposer
+from tests.simulation.conduct import Conduct
 from tests.simulation.disk import HERE
+from tests.simulation.lying_frames import dull
 from tests.simulation.test_rounds import CALM, broken
 from tests.simulation.whole_network import WholeNetwork, simulate
 
@@ -70,3 +73,31 @@ def test_a_leader_that_passes_and_is_waited_for_is_found(monkeypatch):
 
     monkeypatch.setattr("assay.verifier.consensus.machine.on_tick", patient)
     assert "gives up iteration" in broken(seed=1, lying_verifier="turncoat")
+
+
+class Spent(WholeNetwork):
+    """A network of which one verifier lies about its first turn, and says nothing in all others."""
+
+    def _sent(self, frame):
+        one = self.processes[frame.source]
+        if one.behaviour != "turncoat" or one.peer not in self.promises.convicted:
+            return super()._sent(frame)
+        return dull(frame, False)
+
+
+def rounds_s() -> list[float]:
+    """How long each round took from the conviction on, of a network whose convicted leader says nothing."""
+    promises = simulate(1, replace(CALM, rounds=12, lying_verifier="turncoat"), network=Spent).promises
+    came_s = promises.came_s
+    (found,) = (at for at, link in promises.chain.items() if link.manifest.double_votes)
+    return [came_s[at] - came_s[at - 1] for at in range(found + 2, 12)]
+
+
+def test_a_leader_that_has_lost_its_stake_is_waited_for_no_more(monkeypatch):
+    ready_s, found = 1.0, rounds_s()
+    assert len(found) >= 6 and max(found) < ready_s
+
+    monkeypatch.setattr(RunState, "leaders", property(lambda run_state: run_state.beacon))
+    assert "gives up iteration" in broken(seed=1, rounds=12, lying_verifier="turncoat", network=Spent)
+    monkeypatch.setattr(Conduct, "voted", lambda *_: "")
+    assert max(rounds_s()) > ready_s

@@ -40,7 +40,7 @@ from tests.simulation import whole_network
 from tests.simulation.conduct import Conduct
 from tests.simulation.disk import HERE
 from tests.simulation.promises import Promises, Violation
-from tests.simulation.whole_network import Plan, planned, simulate
+from tests.simulation.whole_network import Plan, WholeNetwork, planned, simulate
 
 pytestmark = pytest.mark.slow
 
@@ -49,10 +49,10 @@ COMPARE = "assay.verifier.audit.worker.compare"
 CALM = replace(planned(0, faults=False), rounds=2)
 
 
-def broken(seed: int = 0, **changes: Any) -> str:
+def broken(seed: int = 0, network: type[WholeNetwork] = WholeNetwork, **changes: Any) -> str:
     """The promise that a network breaks, in words; empty if it keeps all."""
     try:
-        simulate(seed, replace(CALM, **changes))
+        simulate(seed, replace(CALM, **changes), network=network)
     except Violation as violation:
         return str(violation)
     return ""
@@ -201,6 +201,16 @@ def test_a_leader_whose_store_lost_the_end_of_its_log_keeps_its_word_by_its_high
         "signed two" in found or "DUMMY and FINALISE" in found or "from us" in found
         for found in (broken(seed, **plan) for seed in range(38, 60))
     )
+
+
+@pytest.mark.slow
+def test_clocks_that_drift_and_are_set_while_a_run_lasts_change_nothing_and_are_seen_where_they_do(
+    monkeypatch,
+):
+    assert broken(rounds=8, drifts=True) == ""
+    monkeypatch.setattr("assay.verifier.round.examination.AHEAD_S", 1)
+    monkeypatch.setattr("assay.verifier.round.examination.AHEAD_SHARE", 1000)
+    assert any("was given up" in broken(seed, rounds=8, drifts=True) for seed in range(4))
 
 
 @pytest.mark.slow

@@ -2,8 +2,9 @@
 
 Each process is `verifier.service.process.Service` or `node.service.Service` with a real store, real blobs and
 real keys; in place of sockets, child processes, clocks and contracts are `streams`, `workers`, `one_thread`
-and `contracts`. While the storm lasts, processes are killed at any wait or write and start again from their
-disks, hosts are cut off and links break; one node lies, or one verifier. `promises` is asked at every step.
+and `contracts`. In some a ledger service takes part. While the storm lasts, processes are killed at any wait
+or write and start again from their disks, hosts are cut off and links break; one node lies, or one verifier.
+`promises` is asked at every step.
 
     storm (kills, cuts, breaks) --storm_s--> calm (liars only) --> every honest process has the last manifest
 """
@@ -27,15 +28,18 @@ import trio
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import HotKey
-from assay.chain.statements import certificate, sign_digest
+from assay.chain.statements import OPERATOR, VERIFIER, certificate, sign_digest
 from assay.devnet.faults import trainer as faulty_trainer
 from assay.devnet.faults.behaviours import Behaviour
 from assay.devnet.faults.node import FaultyNode
+from assay.ledger.settlement.funding import closing_s
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import PeerAddress
 from assay.node import service as node_service
 from assay.node.seat import LEAVE
 from assay.node.service import Service as Node
+from assay.observer.ledger_service import service as ledger_service
+from assay.observer.ledger_service.service import LedgerService
 from assay.participant.config import Config, Participant
 from assay.participant.files.record import OWN_RECORD, Role, SignedRecord, sign_record, write_record
 from assay.participant.files.track_record import TrackRecord, write_track_record
@@ -52,6 +56,7 @@ from assay.protocol.params import (
     AcceptSpec,
     Member,
     Milestone,
+    MoneySpec,
     RunSpec,
     SourceShare,
     Stratum,
@@ -72,6 +77,7 @@ from assay.testing.members import (
     name_of,
     peers,
 )
+from assay.testing.members import peer as peer_named
 from assay.testing.specs import TEXT, a_data_folder, a_money_spec, a_spec, an_audit_spec
 from assay.training.data.shards import write_tokens
 from assay.verifier.consensus.types import State
@@ -79,13 +85,15 @@ from assay.verifier.service import chain_duties, funding_watch, stake_watch, sta
 from assay.verifier.service import process as verifier_process
 from assay.verifier.service.process import Service as Verifier
 from assay.verifier.service.standby import RESIGN
+from assay.verifier.service.witness import EVIDENCE as ROLLED_BACK
 from tests.simulation import drand, false_auditors, false_trainers, workers
 from tests.simulation.conduct import HEAD_BYTES
 from tests.simulation.contracts import FOREVER_S, Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
 from tests.simulation.lying_frames import HOARDER, LIES, NODES_LIES, TURNCOAT, Copier, hoard, turncoat
+from tests.simulation.money import complaint
 from tests.simulation.one_thread import BEGUN_S, now_s, one_thread, run
-from tests.simulation.promises import Promises, Violation
+from tests.simulation.promises import HEARD_S, Promises, Violation
 from tests.simulation.streams import Frame, Network, SimulatedHost, open_simulated_host
 from tests.simulation.workers import CLASS
 
@@ -112,11 +120,14 @@ EXPECTED = (
 LOG_LINES = 60
 SCARCE = -1.0  # of a store's room, from which on it is pruned: always
 KNOWN_ANSWER_ROUNDS = 6  # in which each node has one task
+LEDGER, STATUS = peer_named("ledger"), "status.jsonl"
+BLOCKS_BACK, REORGANISED_S = 5, 60.0
 START_S = 60.0  # in which a newcomer has a seat, so that a run that needs it starts
 JOIN_ROUNDS = 5  # more of training, in which newcomers catch up and train
 ROTATION_ROUNDS = 8  # more of training, so that the audits of a seat that retires end in it
 NODES = 4  # but newcomers
 WRONG_S = 4.0  # at most, of a clock: two differ by less than the 10 s that verifiers bear with
+DRIFT_PPM, STEP_S = 200.0, 2.0  # of a clock, at most; between two times at which one is set, on average
 WORK_S = (0.01, 0.05, 0.1)  # of a worker for a request: all audits of a dispute fit into `collect_ms`
 
 
@@ -128,7 +139,7 @@ class Process(Power):
     is_verifier: bool = False
     behaviour: str = "honest"
     folder: Path = Path()
-    service: Node | Verifier | None = None
+    service: Node | Verifier | LedgerService | None = None
     host: SimulatedHost | None = None
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     kills: int = 0
@@ -182,11 +193,14 @@ class Plan:
     has_sizes: bool = False  # whether nodes choose how many sequences a step takes
     loses: bool = False  # whether the first leader's store is lost as it proposes
     tears: bool = False  # whether only the end of its log is, from any byte on
-    clocks: int = 0  # how often a process's clock is set wrong
+    clocks: int = 0  # how often a process's clock is set wrong in the storm, or at the start
+    drifts: bool = False  # whether clocks run at rates of their own, and are set right and wrong all along
     has_known_answers: bool = False  # whether each node has a step that is false on order
     own: int = 0  # nodes that train on data of their own
     has_passes: bool = False  # whether windows are drawn without replacement
     has_weights: bool = False  # whether the data are two sources with weights
+    has_ledger: bool = False  # whether a ledger service settles, and keeps books
+    reorgs: int = 0  # of the chain, by up to `BLOCKS_BACK` blocks, while it does
     has_large_updates: bool = False  # whether two verifiers get each update, and the others ask these for it
 
 
@@ -224,9 +238,12 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         lying_verifier = HOARDER
     if lying_verifier == "mute" and random.Random(f"turncoat {seed}").random() < 0.5:
         lying_verifier = TURNCOAT
-    bringing = random.Random(f"own data {seed}")
+    bringing, keeping = random.Random(f"own data {seed}"), random.Random(f"bookkeeping {seed}")
+    has_ledger = keeping.random() < 0.2 and not has_drand
     return Plan(
         own=bringing.randint(1, 4) if bringing.random() < 0.12 else 0,
+        has_ledger=has_ledger,
+        reorgs=keeping.choice((0, 1, 4)) * has_ledger,
         has_passes=random.Random(f"passes {seed}").random() < 0.2,
         has_weights=random.Random(f"weights {seed}").random() < 0.2,
         has_large_updates=lying_verifier == HOARDER or random.Random(f"large {seed}").random() < 0.3,
@@ -238,6 +255,7 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         loses=storm_s > 0 and random.Random(f"loses {seed}").random() < 0.15,
         tears=random.Random(f"tears {seed}").random() < 0.5,
         clocks=8 if random.Random(f"clocks {seed}").random() < 0.2 else 0,
+        drifts=random.Random(f"drift {seed}").random() < 0.2 and not has_drand,
         joins_s=joins_s,
         start_s=start_s,
         rounds=rounds + ROTATION_ROUNDS if resigns_s else rounds,
@@ -275,7 +293,7 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
             replication_ppm=rng.choice((0, 300_000)), absence_s=120,
             drand=drand.SPEC if plan.has_drand else NO_DRAND,
         ),
-        money=a_money_spec(epoch_rounds=2, withheld_ppm=400_000, accept=_milestones(plan)),
+        money=_money(plan),
         timing=TimingSpec(
             collect_ms=3000, ready_ms=1000, iteration_ms=12_000 if plan.has_drand else 4000, resend_ms=500
         ),
@@ -305,6 +323,12 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
     check_spec(spec)
     # One task of a node needs twenty rounds in an order: that would take too long here.
     return replace(spec, audit=replace(spec.audit, known_answer_count=int(plan.has_known_answers)))
+
+
+def _money(plan: Plan) -> MoneySpec:
+    """Its fee is the ledger service's where there is one."""
+    money = a_money_spec(epoch_rounds=2, withheld_ppm=400_000, accept=_milestones(plan))
+    return replace(money, treasury=a_member(LEDGER).account) if plan.has_ledger else money
 
 
 def _milestones(plan: Plan) -> AcceptSpec:
@@ -365,6 +389,11 @@ class WholeNetwork:
                 rng=random.Random(f"{name} {self.seed}"), name=name, peer=peer,
                 folder=self.folder / name, work_s=self.rng.choice(WORK_S),
             )  # fmt: skip
+        if self.plan.has_ledger:
+            self.processes[LEDGER] = Process(
+                rng=random.Random(f"ledger {self.seed}"), name="ledger", peer=LEDGER,
+                folder=self.folder / "ledger",
+            )  # fmt: skip
         tasks = {
             one.peer: drawn_tasks(
                 task_secret(bytes(_keys(one.peer).peer), RUN_ID), self.spec, RUN_ID, one.peer
@@ -372,12 +401,18 @@ class WholeNetwork:
             for one in self.processes.values() if not one.is_verifier
         }  # fmt: skip
         self.contracts = Contracts(
-            self.spec, funded_s=BEGUN_S + self.plan.late_s, topped_s=BEGUN_S + self.plan.topped_s
-        )
+            self.spec, funded_s=BEGUN_S + self.plan.late_s, topped_s=BEGUN_S + self.plan.topped_s,
+            is_booked=self.plan.has_ledger,
+        )  # fmt: skip
         if self.plan.cancelled_s:
             self.contracts.cancelled_s = BEGUN_S + self.plan.cancelled_s
         for member in (*map(a_member, self.newcomers), *self.spec.judges):
             self._delegate(member, FOREVER_S + 1)
+        if self.plan.has_ledger:
+            self._lock_stakes()
+        rates = random.Random(f"rates of clocks of {self.seed}")
+        for one in self.processes.values() if self.plan.drifts else ():
+            one.drift_ppm = rates.uniform(-DRIFT_PPM, DRIFT_PPM)
         self.copier = Copier()
         self.network = Network(self.rng, self._sent, self._arrived)
         self.network.delay_of = self._delay_s
@@ -393,6 +428,7 @@ class WholeNetwork:
             troubled=self.troubled,
             holds=self._holds,
         )  # fmt: skip
+        self.contracts.tables = self.promises.settled
 
     def the_spec(self) -> RunSpec:
         """What its members run."""
@@ -467,6 +503,7 @@ class WholeNetwork:
                 for peer in self.processes.keys() - self.newcomers.keys() | {one.peer}
             },
             store=Store(one.folder / "store.db"),
+            ledger_service=LEDGER if self.plan.has_ledger else None,
             blobs=DiskBlobs(one.folder / "blobs", bytes_max=1 << 26),
         )  # fmt: skip
 
@@ -483,7 +520,9 @@ class WholeNetwork:
         signed = [sign_digest(message, _keys(member.peer).hot) for member in self.spec.judges]
         return replace(found, certificate=certificate(message, signed))
 
-    def _service(self, one: Process, me: Participant) -> Node | Verifier:
+    def _service(self, one: Process, me: Participant) -> Node | Verifier | LedgerService:
+        if one.peer == LEDGER:
+            return LedgerService(me, one.folder / STATUS)
         if one.is_verifier:
             return Verifier(me, false_auditors.runner_of(one.behaviour, self._conspiracy()))
         if one.is_honest or one.behaviour in NODES_LIES:
@@ -532,6 +571,8 @@ class WholeNetwork:
                     me.store.close()
                 if isinstance(one.service, Verifier):
                     one.service.high_water.close()
+                if isinstance(one.service, LedgerService):
+                    one.service.bookkeeper.books.close()
                 one.service = None
             if one.is_dead:
                 one.kills += 1
@@ -571,6 +612,17 @@ class WholeNetwork:
         self.network.heal()
         for one in self.processes.values():
             one.fuse = 0
+
+    def _lock_stakes(self) -> None:
+        """Members have what a slash takes; the escrow closes as soon as they bear with."""
+        for node in (*self.spec.nodes, *map(a_member, self.newcomers)):
+            self.contracts.stake(OPERATOR, node)
+            self._delegate(node, FOREVER_S + 1)
+        for member in self.spec.judges:
+            self.contracts.stake(VERIFIER, member)
+        spec = self.spec
+        least_s = closing_s(spec.audit, spec.timing, len(spec.verifiers), spec.money.epoch_rounds)
+        self.contracts.close_delay_s = least_s + int(self.plan.storm_s + HEARD_S) * (self.plan.storm_s > 0)
 
     def _delegate(self, member: Member, until_s: int) -> None:
         """The account of a member lets its hot key sign until then."""
@@ -633,6 +685,25 @@ class WholeNetwork:
         one.ahead_s = self.clocks.uniform(-WRONG_S, WRONG_S)
         self.lines.append(f"{trio.current_time():8.2f} {one.name}: clock {one.ahead_s:+.2f} s")
 
+    async def _go_back(self) -> None:
+        """The chain loses its newest blocks now and then, and has what was in them in others."""
+        chances = random.Random(f"reorganisations of {self.seed}")
+        for at_s in sorted(chances.uniform(0, REORGANISED_S) for _ in range(self.plan.reorgs)):
+            await trio.sleep_until(at_s)
+            self.contracts.go_back(chances.randint(1, BLOCKS_BACK))
+
+    async def _close(self) -> None:
+        """The buyer closes the escrow of a run that never started, where somebody looks after its money."""
+        while not self.promises.has_lapsed:
+            await trio.sleep(1)
+        self.contracts.cancelled_s = now_s()
+
+    async def _step_clocks(self) -> None:
+        """Clocks are set while the run lasts."""
+        while True:
+            await trio.sleep(self.clocks.uniform(0, 2 * STEP_S))
+            self._set_a_clock()
+
     def _break(self) -> None:
         one, other = self.rng.sample(list(self.processes), 2)
         self.network.drop_link(one, other)
@@ -654,6 +725,11 @@ class WholeNetwork:
             for one in self.processes.values():
                 if one.behaviour != "silent":
                     self._nursery.start_soon(self._live, one)
+            if self.plan.drifts:
+                self._nursery.start_soon(self._step_clocks)
+            if self.plan.has_ledger:
+                self._nursery.start_soon(self._go_back)
+                self._nursery.start_soon(self._close)
             await self._storm()
             with trio.move_on_after(CALM_S_MAX) as scope:
                 while not self._is_over():
@@ -688,7 +764,8 @@ class WholeNetwork:
         has_all = all(
             one.has_ended or (one.run_state is not None and one.run_state.is_complete) for one in honest
         )
-        return has_all and not self._unpaid() and self.promises.convicted <= self._accused()
+        is_paid = not self._unpaid() and self.promises.convicted <= self._accused()
+        return has_all and is_paid and (not self.plan.has_ledger or self.processes[LEDGER].has_ended)
 
     def _unpaid(self) -> set[tuple[int, str]]:
         """Honest members with a row that is not claimed, by epoch; "all" where it is not final."""
@@ -740,6 +817,13 @@ class WholeNetwork:
                 raise Violation("a node signed two commits for each round, and is not convicted")
         if wrong := self._accused() & self.promises.honest:
             raise Violation(f"honest members are in court: {[name_of(one) for one in wrong]}")
+        if self.plan.has_ledger:
+            folder, is_alone = self.processes[LEDGER].folder, not self.plan.storm_s
+            if wrong := complaint(self.contracts, folder, len(self.promises.chain), is_alone=is_alone):
+                raise Violation(wrong)
+            verifiers = (one.service for one in self.processes.values() if isinstance(one.service, Verifier))
+            if any(verifier.me.store.values(ROLLED_BACK) for verifier in verifiers):
+                raise Violation("the ledger service signs two histories")
         for epoch, found in self.promises.settled.items():
             posted = self.contracts.results[epoch].result
             if (posted.total, posted.root) != (found.total, found.tree().root):
@@ -827,6 +911,7 @@ def simulate(
         stack.enter_context(_listening(world.lines, world.warnings, level))
         stack.enter_context(mock.patch("assay.chain.client.Chain", world.contracts.client))
         stack.enter_context(mock.patch("assay.network.host.open_host", world._open_host))
+        stack.enter_context(mock.patch.object(ledger_service, "Providers", world.contracts.log.read_by))
         stack.enter_context(mock.patch.object(verifier_process, "TICK_S", 0.25))
         stack.enter_context(mock.patch.object(chain_duties, "SETTLE_S", 5.0))
         stack.enter_context(mock.patch.object(funding_watch, "POLL_S", 0.5))

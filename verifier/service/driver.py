@@ -189,7 +189,7 @@ class Driver:
         if is_idle:
             self.round = leader.waited(self.round, now_ms())
         run_state = self._follower.run_state
-        away = frozenset(self._me.spec.verifier_peers) - set(run_state.beacon)
+        away = frozenset(self._me.spec.verifier_peers) - set(run_state.leaders)
         is_held_up = self.round.run_state.round == run_state.round and leader.is_held_up(
             self.round, now_ms(), wall_s=wall_s()
         )
