@@ -169,3 +169,15 @@ class Founding:
                 person.assay("stake", "lock", "config.toml", "1000")
 
         each(list(self.people.values()), enter)
+
+    def order(self, buyer: Person, order: str) -> None:
+        """The buyer orders a run that names no node, and everybody gets its file and its data."""
+        (buyer.folder / "run.toml").write_text(order)
+        for person in self.of_role("verifier", "ledger", "buyer"):
+            self.founder.gives(f"{person.name}.record", buyer, f"members/{person.name}.record")
+        buyer.assay("order", "data", "run.toml", "data")
+        buyer.assay("order", "place", "config.toml", "run.toml", "--members", "members")
+        for person in self.people.values():
+            if person is not buyer:
+                buyer.gives("run.assay", person)
+                shutil.copytree(buyer.folder / "data", person.folder / "data")
