@@ -62,7 +62,7 @@ install_python_packages() {
     quietly "$VENV/bin/python" -m pip install "$TORCH"
     quietly "$VENV/bin/python" -m pip install -r requirements.lock
     quietly "$VENV/bin/python" -m pip install --no-deps -e .
-    quietly "$VENV/bin/python" -c 'import torch, libp2p, web3, sqlmodel, assay.training.transform.compress; from assay.training.compiled import compile_all; compile_all()'  # the last compiles the step
+    quietly "$VENV/bin/python" -c 'import torch, libp2p, web3, sqlmodel, assay.verifier.audit.worker, assay.training.reference.gradient; from assay.training.compiled import compile_all; compile_all()'  # the last compiles all that a run needs: else each of its processes would
     printf '%s' "$wanted" >"$stamp"
 }
 

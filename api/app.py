@@ -18,7 +18,7 @@ from assay.api.access import AccessStore
 from assay.api.catalogue import make_catalogue
 from assay.api.config import ServerFile
 from assay.api.gateway import Gateway
-from assay.api.http.guard import Guard, Message, Receive, Send
+from assay.api.http.guard import Guard
 from assay.api.http.problems import MEDIA_TYPE, add_handlers
 from assay.api.routes import books as books_routes
 from assay.api.routes import events as event_routes
@@ -29,6 +29,7 @@ from assay.api.routes import signin as signin_routes
 from assay.api.routes import wallet as wallet_routes
 from assay.api.schemas import Health, ProblemAnswer
 from assay.api.server import SERVER, NotModified, Server, TheServer
+from assay.network.http import Message, Receive, Send
 from assay.participant.config import read_deployment
 from assay.protocol.errors import Unavailable
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from assay.api.hooks.delivery import Delivery
 
 log = logging.getLogger(__name__)
-KEEP_ALIVE_S = 5
 CONNECTIONS_MAX = 512
 
 
@@ -44,12 +43,11 @@ def run_server(path: Path, *, is_tethered: bool = False) -> None:
         ConfigError: the file is wrong, a run of it has no books, or the port is taken.
     """
     try:
-        import uvicorn
-
         from assay.api.app import guarded, make_server
         from assay.api.hooks.delivery import Delivery
         from assay.api.hooks.post import Poster
         from assay.api.http.protocol import Http
+        from assay.network.http import listening, server_of
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "fastapi", "h11", "starlette"):
             raise
@@ -62,36 +60,15 @@ def run_server(path: Path, *, is_tethered: bool = False) -> None:
             run.place  # noqa: B018 - where its books are
         except ConfigError as error:
             raise ConfigError(f"{path}: [runs] {name}: {error}") from None
-    runner = uvicorn.Server(
-        uvicorn.Config(
-            guarded(server),
-            host=config.listen,
-            port=config.port,
-            http=Http,
-            loop="asyncio",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=True,
-            proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=5,
-            limit_concurrency=CONNECTIONS_MAX,
-            h11_max_incomplete_event_size=2 * config.limits.header_bytes,
-        )
-    )
+    runner = server_of(
+        guarded(server), Http, connections=CONNECTIONS_MAX, stop_s=5,
+        h11_max_incomplete_event_size=2 * config.limits.header_bytes,
+    )  # fmt: skip
     server.streams.is_stopping = lambda: runner.should_exit  # else the shutdown would wait for open streams
     if is_tethered:
         threading.Thread(target=_stop_when_alone, args=(runner,), daemon=True).start()
-    try:
-        family = socket.AF_INET6 if ":" in config.listen else socket.AF_INET
-        line = socket.create_server((config.listen, config.port), family=family, backlog=256)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {config.listen}:{config.port} ({error.strerror})") from None
-    host = f"[{config.listen}]" if ":" in config.listen else config.listen
-    log.info("api started", extra={"url": f"http://{host}:{line.getsockname()[1]}", "runs": len(config.runs)})
+    line, url = listening(config.listen, config.port, backlog=256)
+    log.info("api started", extra={"url": url, "runs": len(config.runs)})
     asyncio.run(_serve(runner, line, Delivery(server, Poster()) if config.webhooks else None))
 
 

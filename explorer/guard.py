@@ -7,32 +7,16 @@ web site could make its name lead to this machine and read what is served here (
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from typing import Any
+from collections.abc import Collection
 
 from starlette.responses import PlainTextResponse
 
-from assay.network.http import hosts_of
+from assay.network.http import HEADERS, PAGE_POLICY, App, Message, Receive, Send, hosts_of
 
 ADDRESS_BYTES_MAX = 2048
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
-)
+POLICY = PAGE_POLICY.decode()
 # The one page with a form sends it to this server, by GET; no other page may send one anywhere.
 FORM_PATH, FORM_POLICY = "/orders/new", POLICY.replace("form-action 'none'", "form-action 'self'")
-HEADERS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-frame-options", b"DENY"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-)
 
 
 class Guard:
@@ -50,7 +34,9 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = ((b"content-security-policy", policy.encode()), *HEADERS)
+                own = (
+                    (b"content-security-policy", policy.encode()), *HEADERS, (b"cache-control", b"no-store"),
+                )  # fmt: skip
                 names = {name for name, _ in own}
                 kept = [(name, value) for name, value in message.get("headers", ()) if name not in names]
                 message = {**message, "headers": [*kept, *own]}

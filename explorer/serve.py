@@ -6,7 +6,6 @@ Room: explorer (edge: listens).
 from __future__ import annotations
 
 import ipaddress
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from assay.explorer.pages.run import Damaged
 from assay.participant.files.record import plain_explorer
 from assay.protocol.errors import ConfigError
 
-KEEP_ALIVE_S = 5
 CONNECTIONS_MAX = 256
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -43,13 +41,11 @@ def serve(
         ConfigError: no run's folder, no IP address, or the port is taken.
     """
     try:
-        import uvicorn
-
         from assay.explorer.app import make_app
         from assay.explorer.catalogue import open_runs
         from assay.explorer.guard import Guard
         from assay.explorer.live import Live, Streams
-        from assay.network.http import DeadlineHttp
+        from assay.network.http import DeadlineHttp, listening, server_of
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "fastapi", "h11", "jinja2", "starlette"):
             raise
@@ -59,34 +55,13 @@ def serve(
         address = ipaddress.ip_address(listen)
     except ValueError:
         raise ConfigError(f"{listen!r} is no IP address, expected one such as 127.0.0.1") from None
-    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
-    try:
-        line = socket.create_server((listen, port), family=family, backlog=128)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {listen}:{port} ({error.strerror})") from None
+    line, url = listening(listen, port, backlog=128)
     catalogue, streams = open_runs(folders, on_run), Streams()
     host = f"[{listen}]" if address.version == 6 else listen
-    runner = uvicorn.Server(
-        uvicorn.Config(
-            Guard(
-                make_app(catalogue, streams, api),
-                (*LOOPBACK, host) if address.is_loopback else (),
-            ),
-            http=DeadlineHttp,
-            loop="asyncio",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=2,
-            limit_concurrency=CONNECTIONS_MAX,
-        )
-    )
+    guarded = Guard(make_app(catalogue, streams, api), (*LOOPBACK, host) if address.is_loopback else ())
+    runner = server_of(guarded, DeadlineHttp, connections=CONNECTIONS_MAX, stop_s=2)
     streams.is_stopping = lambda: runner.should_exit
-    on_ready(f"http://{host}:{line.getsockname()[1]}/")
+    on_ready(f"{url}/")
     try:
         runner.run(sockets=[line])
     finally:

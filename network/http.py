@@ -11,13 +11,33 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 import h11
+from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from assay.protocol.errors import ConfigError
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+# Of a page: this server's own files and nothing else, in no other page's frame.
+PAGE_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+HEADERS = (  # of every response
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+KEEP_ALIVE_S = 5
 HEAD_S_MAX = 10.0  # from a connection's start, or the end of a response, to the end of a request's head
 BODY_S_MAX = 20.0  # from then on to the end of its body
 FULL_S_MAX = 20.0  # for which the write buffer may stay full
@@ -83,6 +103,49 @@ class DeadlineHttp(H11Protocol):
         super().connection_lost(exc)
         _end(self._abort)
         _end(self._late)
+
+
+def listening(host: str, port: int, backlog: int) -> tuple[socket.socket, str]:
+    """A socket on an IP address, and the URL that leads to it. port: 0: any free one.
+
+    Raises:
+        ConfigError: the port is taken, or the address is no address of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        line = socket.create_server((host, port), family=family, backlog=backlog)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror})") from None
+    return line, f"http://{f'[{host}]' if ':' in host else host}:{line.getsockname()[1]}"
+
+
+def server_of(app: App, http: type[DeadlineHttp], *, connections: int, stop_s: int, **options: Any) -> Server:
+    """uvicorn's server of an app, which says nothing of itself and takes no proxy's word.
+
+    Args:
+        app: What answers.
+        http: The class of its connections.
+        connections: How many there are at most.
+        stop_s: For which requests may still be answered once the server ends.
+        options: More of uvicorn's.
+    """
+    return Server(
+        Config(
+            app,
+            http=http,
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=stop_s,
+            limit_concurrency=connections,
+            **options,
+        )
+    )
 
 
 def counted_by(scope: Mapping[str, Any]) -> str | None:

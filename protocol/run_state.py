@@ -303,10 +303,6 @@ class RunState:
         """The key that signs for a verifier's seat whatever the next manifest carries of it."""
         return self.rotation.configuration.key(seat)
 
-    def holder_at(self, seat: PeerId, round_id: int) -> PeerId:
-        """The key that signed for a seat what the manifest of an earlier round carried of it."""
-        return self.rotation.at(round_id).key(seat)
-
     def author(self, audit: Audit, verdict: Verdict) -> PeerId:
         """The key of the holder that gave a verdict in an audit."""
         end = audit.closed_round if audit.has_ended else int(self.round)

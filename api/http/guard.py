@@ -12,36 +12,25 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from assay.api.config import LimitsSection
 from assay.api.http.problems import Problem, incident, problem_answer
 from assay.api.http.rate_limits import Buckets, Rate
-from assay.network.http import counted_by, hosts_of
+from assay.network import http
+from assay.network.http import PAGE_POLICY, App, Message, Receive, Send, counted_by, hosts_of
 
 log = logging.getLogger(__name__)
 PATH_BYTES_MAX = 2048
 SHARES = 4  # parts of the requests at once, of which a client has one: their bodies may never come
 EXPORT = "/export"  # how paths end whose answers take long
 PAGE_PATH = "/wallet"  # the one page; every other answer forbids browsers everything
-PAGE_POLICY = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
-)
 ADDRESS = re.compile(r"[0-9.]+|\[[0-9a-f:.]+\]")  # an IP address: no site can have one lead elsewhere
 IS_HEAD = "assay.is_head"  # key of a request's scope: nobody reads the body of the answer
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 HEADERS = (
-    (b"x-content-type-options", b"nosniff"),
+    *http.HEADERS,
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-frame-options", b"DENY"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
     (b"strict-transport-security", b"max-age=31536000"),
 )
 

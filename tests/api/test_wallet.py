@@ -23,7 +23,7 @@ from assay.api.actions import settlement
 from assay.api.actions.planning import ACTIONS, Planned
 from assay.api.config import ServerFile
 from assay.api.gateway import Gateway
-from assay.api.http.guard import HEADERS, PAGE_POLICY
+from assay.api.http.guard import HEADERS
 from assay.api.moves import Call
 from assay.api.routes import moves as move_routes
 from assay.api.routes import signin as signin_routes
@@ -35,6 +35,7 @@ from assay.chain.addresses import CONTRACTS
 from assay.chain.signing.unsigned import Transaction
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.chain.text.units import parse_money
+from assay.network.http import PAGE_POLICY
 from assay.protocol.errors import ConfigError
 from tests.api.a_books import wait_until
 from tests.api.a_server import ApiWorld, is_problem, listening

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from assay.participant.files.record import OWN_RECORD, read_record
+from assay.participant.keys.keyring import PASSWORD, QUICK, create_keys
+from assay.participant.keys.private_files import write_private
 from assay.protocol.types import PeerId
 from tests.e2e.nets import WAIT_S
 from tests.forked_commands import command, running
@@ -48,6 +50,14 @@ class Person:
             code, out, err = command(self.folder, *words, timeout_s=WAIT_S)
         assert status in (code, None), f"{self.name}: assay {words}: {out}{err}"
         return out + err
+
+    def makes_keys(self, *, are_quick: bool) -> None:
+        """Make keys in `keys`; quick ones, which no command waits for, only where commands are forked."""
+        if self._prefix or not are_quick:
+            self.assay("key", "new", "keys")
+            return
+        write_private(self.folder / PASSWORD, b"a password of nobody")
+        create_keys(self.folder / "keys", "a password of nobody", QUICK)
 
     def runs(self, *words: str) -> AbstractContextManager[Any]:
         """A command that goes on, with its output in `log`; it is ended with the block."""
@@ -122,7 +132,7 @@ class Founding:
         """Everybody makes keys and gives the founder a record; returns the founder's account."""
 
         def make(person: Person) -> None:
-            person.assay("key", "new", "keys")
+            person.makes_keys(are_quick=person is not self.founder)
             if person is not self.founder:
                 role, at = self.roles[person.name], addresses[person.name]
                 person.assay("key", "card", "keys", "--role", role, "--address", at)
@@ -159,3 +169,15 @@ class Founding:
                 person.assay("stake", "lock", "config.toml", "1000")
 
         each(list(self.people.values()), enter)
+
+    def order(self, buyer: Person, order: str) -> None:
+        """The buyer orders a run that names no node, and everybody gets its file and its data."""
+        (buyer.folder / "run.toml").write_text(order)
+        for person in self.of_role("verifier", "ledger", "buyer"):
+            self.founder.gives(f"{person.name}.record", buyer, f"members/{person.name}.record")
+        buyer.assay("order", "data", "run.toml", "data")
+        buyer.assay("order", "place", "config.toml", "run.toml", "--members", "members")
+        for person in self.people.values():
+            if person is not buyer:
+                buyer.gives("run.assay", person)
+                shutil.copytree(buyer.folder / "data", person.folder / "data")

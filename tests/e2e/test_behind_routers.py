@@ -13,7 +13,7 @@ from tests.e2e.nets import need_anvil, write_order
 from tests.wan.routers import PORT, Routers, missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
-HOMES, ROUNDS = ("node-0", "node-1"), 8
+HOMES, ROUNDS = ("node-0", "node-1"), 4
 
 
 def test_nodes_behind_different_routers_train_beside_others_and_are_paid(tmp_path: Path):

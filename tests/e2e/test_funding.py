@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.identity import peer_of
 from assay.protocol.types import Digest
 from tests.e2e.nets import WAIT_S, need_anvil
-from tests.e2e.test_operator import Member
+from tests.e2e.test_operator import Member, until
 from tests.forked_commands import command, running
 
 pytestmark = pytest.mark.slow
@@ -211,13 +211,6 @@ class Network:
         books = self.root / "leo" / name / "ledger.db"
         found = json.loads(self.assay("ledger", "statement", books, account, "--json"))
         return sum(one["amount"] for one in found["lines"] if one["movement"] == "income")
-
-
-def until(is_so: Callable[[], bool], *logs: Path) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline, "\n".join(log.read_text()[-3000:] for log in logs if log.exists())
-        time.sleep(0.3)
 
 
 @pytest.fixture(scope="module")

@@ -43,8 +43,7 @@ VECTOR_OF_5001 = Layout(("a",), ((5001,),))
 FUSED_QKV = Layout(("embed", "a.qkv", "a.norm", "a.down"), ((7, 70), (3 * 70, 70), (70,), (70, 131)))
 ODD = Layout(("a", "b", "c"), ((37, 201), (100, 67), (5,)))  # neither rows nor columns by the eight
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-MACHINES = {
-    "as it is": {},
+MACHINES = {  # beside this one as it is, which the test above them takes
     "no processor's own instructions": {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
     "default kernels": {"ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Prescott"},
     "four threads": dict.fromkeys(THREADS, "4"),

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -82,7 +81,8 @@ def live(
     until(lambda: founder.says("chain at"), [chain])
     town.found(f"http://127.0.0.1:{chain_port}")
     town.join()
-    place_order(town, buyer, order_of(rounds + BEYOND, preset, roles, len(newcomers)))
+    write_order(buyer.folder)
+    town.order(buyer, order_of(rounds + BEYOND, preset, roles, len(newcomers)))
     each(town.of_role("node"), lambda person: person.assay("stake", "lock", "config.toml", "1000"))
 
     def start(name: str) -> Any:
@@ -132,20 +132,6 @@ def order_of(rounds: int, preset: str | None, roles: Mapping[str, str], newcomer
         order = order.replace(tiny, f'[model]\npreset = "{preset}"\n')
         order = order.replace("collect_s = 8\niteration_s = 20", "collect_s = 20\niteration_s = 60")
     return order
-
-
-def place_order(town: Founding, buyer: Person, order: str) -> None:
-    """The buyer orders the run, and everybody gets its file and its data."""
-    write_order(buyer.folder)
-    (buyer.folder / "run.toml").write_text(order)
-    for person in town.of_role("verifier", "ledger", "buyer"):
-        town.founder.gives(f"{person.name}.record", buyer, f"members/{person.name}.record")
-    buyer.assay("order", "data", "run.toml", "data")
-    buyer.assay("order", "place", "config.toml", "run.toml", "--members", "members")
-    for person in town.people.values():
-        if person is not buyer:
-            buyer.gives("run.assay", person)
-            shutil.copytree(buyer.folder / "data", person.folder / "data")
 
 
 def watch(late: Person, seen: Chain, started_s: float, alive: Sequence[Any]) -> Mapping[str, float]:

@@ -122,15 +122,7 @@ def place_order(town: Founding, buyer: Person) -> None:
     order = TINY.format(rounds=ROUNDS, data="text.txt", train="warmup = 2")
     counts = "nodes = 0\nleast_nodes = 4\nseats = 5\nstart_within_s = 3600\nverifiers = 2\nreserves = 1"
     order = order.replace("nodes = 4", counts).replace("epoch_rounds = 5", "epoch_rounds = 20")
-    (buyer.folder / "run.toml").write_text(order)
-    for person in town.of_role("verifier", "ledger", "buyer"):
-        town.founder.gives(f"{person.name}.record", buyer, f"members/{person.name}.record")
-    buyer.assay("order", "data", "run.toml", "data")
-    buyer.assay("order", "place", "config.toml", "run.toml", "--members", "members")
-    for person in town.people.values():
-        if person is not buyer:
-            buyer.gives("run.assay", person)
-            shutil.copytree(buyer.folder / "data", person.folder / "data")
+    town.order(buyer, order)
 
 
 def order_again(buyer: Person, second: Person) -> None:

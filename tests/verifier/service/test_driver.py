@@ -151,18 +151,24 @@ async def test_a_message_that_arrives_while_another_is_worked_on_waits_for_it(tm
         assert verifier.follower.run_state == AFTER
 
 
+async def sent_unstored(leader, clock, kind):
+    """The blocks that it sends in such messages before it has stored them, once all nodes have committed."""
+    found = []
+
+    def look(message):
+        if isinstance(message, kind) and message.block not in leader.journal:
+            found.append(message.block)
+
+    leader.host.on_post = look
+    await takes(leader, *NODES)
+    await passes(leader, clock, 0)
+    return found
+
+
 @trio_test
 async def test_a_leader_stores_its_block_before_it_proposes_it(tmp_path, clock):
     async with running(tmp_path, LEADER) as verifier:
-        unstored = []
-
-        def look(message):
-            if isinstance(message, Proposal) and message.block not in verifier.journal:
-                unstored.append(message.block)
-
-        verifier.host.on_post = look
-        await takes(verifier, *NODES)
-        await passes(verifier, clock, 0)
+        unstored = await sent_unstored(verifier, clock, Proposal)
 
         (manifest,) = {one.manifest for one in verifier.host.broadcast(Proposal, LEADER)}
         assert is_made_of(manifest, NODES)
@@ -175,15 +181,7 @@ async def test_a_leader_that_lags_stores_its_pass_before_it_sends_it_signed_and_
 ):
     monkeypatch.setattr(Proposer, "_lags", lambda _: True)
     async with running(tmp_path, LEADER) as verifier:
-        unstored = []
-
-        def look(message):
-            if isinstance(message, SignedBlock) and message.block not in verifier.journal:
-                unstored.append(message.block)
-
-        verifier.host.on_post = look
-        await takes(verifier, *NODES)
-        await passes(verifier, clock, 0)
+        unstored = await sent_unstored(verifier, clock, SignedBlock)
 
         (passed,) = set(verifier.host.broadcast(SignedBlock, LEADER))
         authenticate(verifier.driver._state.config, verifier.me.domain, passed)
