@@ -30,7 +30,7 @@ help:           ; @sed -n 's/^## /make /p' Makefile
 
 setup:          ; ./setup.sh
 setup-dev:      ; ./setup.sh --dev
-demo: setup     ; $(PY) -m assay.cli.main localnet examples/quickstart.toml $(ARGS)
+demo: setup     ; $(PY) -m assay.cli.main localnet examples/quickstart.toml
 localnet: setup ; $(PY) -m assay.cli.main localnet $(ARGS)
 # Three on two cores: a test of whole networks waits a third of its time.
 # Sets of bytes have an order of their own in each interpreter, and simulated networks follow it: always the same one.
