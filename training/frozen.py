@@ -37,10 +37,7 @@ class Frozen:
         if bits:
             self._parts = rounded.parts(layout, stored, bits)
         elif stored.shape != (layout.parameters,) or stored.dtype != np.float32:
-            raise ValueError(
-                f"{stored.dtype} frozen parameters of shape {stored.shape}, "
-                f"expected {layout.parameters} float32"
-            )
+            raise ValueError(f"{stored.dtype} of shape {stored.shape}, expected {layout.parameters} float32")
         else:
             self._parts = layout.views(stored)
         self.layout, self.stored, self.bits = layout, stored, bits

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from blake3 import blake3
@@ -133,9 +134,9 @@ def imported_buffers(spec: RunSpec, base: Path | None) -> tuple[NDArray[np.float
     return tuple(found_BP)
 
 
-def _read(path: Path) -> NDArray[np.float32]:
+def _read(path: Path) -> NDArray[Any]:
     try:
-        found: NDArray[np.float32] = np.load(path, allow_pickle=False)
+        found: NDArray[Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as cause:
         raise ConfigError(f"{path.stem} {path}: cannot be read ({cause})") from None
     return found

@@ -261,7 +261,7 @@ def _check_sizes(spec: RunSpec, evidence: StepEvidence, needed: set[str], frozen
 
 
 def _needs_theta(needed: set[str], frozen: Frozen) -> bool:
-    return bool(needed - {TOKENS, *_NODES_OWN} - set(frozen.arrays()))
+    return bool(needed - {TOKENS, *_NODES_OWN} - set(frozen.layout.names))
 
 
 def _is_message(spec: RunSpec, evidence: StepEvidence) -> bool:

@@ -160,8 +160,9 @@ def test_an_auditor_with_another_base_does_not_start_so_that_it_accuses_nobody(d
         RecomputeWorker(spec=an_adapters_run("demo"), data=data, folder=tmp_path / "a", base=tmp_path / BASE)
 
 
-def test_the_reference_class_computes_the_same_gradient_but_for_rounding(data, tmp_path):
-    pair = Pair(data, tmp_path, "demo")
+@pytest.mark.parametrize("bits", [0, 4])
+def test_the_reference_class_computes_the_same_gradient_but_for_rounding(data, tmp_path, bits):
+    pair = Pair(data, tmp_path, "demo", bits=bits)
     theta = pair.auditor.parameters.at(0) + np.float32(0.01)
     tokens = np.random.default_rng(1).integers(0, 256, (2, 17))
 
