@@ -32,7 +32,8 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
     """The update rule that these sections describe.
 
     By default it tolerates a third of the nodes, encodes aggregates in the shortest way, and warms up for as
-    long as its method does by default, or three fifths of the run if that is shorter.
+    long as its method does by default, or three fifths of the run if that is shorter, and never into the last
+    rounds in which a rate falls.
     """
     rule = method_rule(
         comm.method,
@@ -73,7 +74,8 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
     )
     if train.warmup is None:
         schedule, (top, bottom) = rule.outer.schedule, WARMUP_SHARE
-        warmup = min(schedule.warmup_rounds, run.rounds * top // bottom)
+        before_decay = max(run.rounds - schedule.decay_rounds, 0)
+        warmup = min(schedule.warmup_rounds, run.rounds * top // bottom, before_decay)
         rule = replace(rule, outer=replace(rule.outer, schedule=replace(schedule, warmup_rounds=warmup)))
     if rule.local.sequences_max == rule.local.sequences:  # one size
         rule = replace(rule, local=replace(rule.local, sequences_max=0))

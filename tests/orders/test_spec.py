@@ -66,6 +66,12 @@ def test_an_order_warms_up_for_150_rounds_or_three_fifths_of_its_run(rounds, war
     assert written.rule.outer.schedule.warmup_rounds == 70
 
 
+@pytest.mark.parametrize(("decay", "warmup"), [(20, 42), (28, 42), (40, 30), (90, 0)])
+def test_a_default_warm_up_ends_before_the_rate_falls_at_the_end_of_the_run(decay, warmup):
+    order = load_order(None, {"run.rounds": 70, "train.schedule": "wsd", "train.decay": decay})
+    assert order.rule.outer.schedule.warmup_rounds == warmup
+
+
 def test_the_default_order_makes_a_spec_in_exact_integers():
     spec = a_spec()
 
