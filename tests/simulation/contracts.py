@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.chain.addresses import Deployment
@@ -26,6 +26,7 @@ from assay.chain.events import (
     CaseClosed,
     CaseExecuted,
     CaseOpened,
+    ChainEvent,
     Claimed,
     LogAnchored,
     Refunded,
@@ -39,6 +40,8 @@ from assay.chain.events import (
     Staked,
 )
 from assay.chain.proofs.payout_tree import PayoutTree
+from assay.chain.proposals import CertifiedResult
+from assay.chain.rpc import ALREADY_DONE, Sent
 from assay.chain.state import (
     AppealPhase,
     AppealState,
@@ -52,7 +55,7 @@ from assay.chain.state import (
     LotState,
     StakeState,
 )
-from assay.chain.statements import EpochResult, SlashOrder, signers
+from assay.chain.statements import EpochResult, ModelRecord, SlashOrder, signers
 from assay.ledger import accounts as chart
 from assay.ledger.accounts import HOLDERS, Account
 from assay.ledger.settlement.payouts import Settlement
@@ -126,6 +129,7 @@ class Contracts:
     tables: Mapping[int, Settlement] = field(default_factory=dict)  # of epochs that are settled
     hot_keys: dict[str, HotKey] = field(default_factory=dict)
     results: dict[int, Posted] = field(default_factory=dict)
+    certified: list[tuple[int, CertifiedResult]] = field(default_factory=list)  # with their blocks
     cases: list[SlashOrder] = field(default_factory=list)
     reported: list[Any] = field(default_factory=list)  # commits of whoever signed two for one round
     log: ChainLog = field(init=False)
@@ -134,6 +138,7 @@ class Contracts:
     stakes: Counter[tuple[int, str]] = field(default_factory=Counter)  # by role and account
     rewards: Counter[str] = field(default_factory=Counter)
     bonds_owed: Counter[str] = field(default_factory=Counter)
+    records: dict[bytes, ModelRecord] = field(default_factory=dict)
     returned: int = 0
     is_refunded: bool = False
     ended_s: int = FOREVER_S  # when the run's last result became final
@@ -228,6 +233,14 @@ class Contracts:
             return 0
         prices = dearest(self.spec)
         return sum(prices) if at_s >= self.topped_s else sum(prices[:2]) - (len(prices) > 1)
+
+    def received(self, epoch: int) -> Counter[str]:
+        """What each account was paid of an epoch, by the log."""
+        found = Counter[str]()
+        for one in self.log.told:
+            if isinstance(one, Claimed) and one.epoch == epoch:
+                found[one.account] += one.amount
+        return found
 
     @property
     def paid(self) -> int:
@@ -369,6 +382,15 @@ class Client:
         )  # fmt: skip
 
     @_transaction
+    def request_close(self, _run_id: bytes) -> Sent:
+        """The buyer has the escrow close after the delay."""
+        world = self._contracts
+        if self.address != evm_address(world.spec.buyer):
+            raise Unavailable(f"{self.address} is not the buyer")
+        world.cancelled_s = min(world.cancelled_s, now_s())
+        return ALREADY_DONE
+
+    @_transaction
     def refund(self, run_id: bytes) -> None:
         """Return what is free to the buyer, once the escrow has closed and no result waits."""
         world, escrow = self._contracts, self.run(run_id)
@@ -466,6 +488,7 @@ class Client:
             table_hash=result.table_hash, model_hash=result.model_hash, total=result.total,
             window_ends_at=int(until_s), proposer=self.address, bond=BOND,
         )  # fmt: skip
+        world.certified.append((self.block_number(), CertifiedResult(result=result, certificate=certificate)))
         world.results[result.epoch] = Posted(result, message, until_s, self.address)
 
     @_transaction
@@ -506,9 +529,9 @@ class Client:
         """Whether a row of a result was paid."""
         return index in self._contracts.results[epoch].rows
 
-    def proposals_of(self, *_where: Any) -> list[Any]:
-        """Nobody signs two results; `Promises` sees to it."""
-        return []
+    def proposals_of(self, _run_id: bytes, first: int, last: int) -> list[CertifiedResult]:
+        """The results that were posted in these blocks."""
+        return [one for number, one in self._contracts.certified if first <= number <= last]
 
     def bonds_owed(self, account: str) -> int:
         """What the settlement owes it."""
@@ -641,6 +664,24 @@ class Client:
         self._contracts.reported.append((first, second))
 
     # ---- the registry
+
+    def events(self, first: int) -> list[ChainEvent]:
+        """All events from this block on: each transaction is in a block once its sender knows of it."""
+        self._contracts.tell_time()
+        log = self._contracts.log
+        found = (one for one in log.told if one.block_number >= first)
+        return [replace(one, block_hash=log.hash_of(one.block_number)) for one in found]
+
+    @_transaction
+    def register_model(self, record: ModelRecord, certificate: bytes) -> bytes:
+        """Put a model on record that a quorum signed, whose run's last result is final."""
+        world, record_id = self._contracts, self._deployment.digest(record)
+        world.check(record_id, certificate)
+        last = world.results[max(world.results)]
+        if not last.is_final or record.last_result != last.digest:
+            raise Unavailable("the model is not that of the last final result")
+        world.records[record_id] = record
+        return record_id
 
     def log_anchor(self, ledger_service: str, _run_id: bytes) -> tuple[int, bytes] | None:
         """The size and root that it anchored last."""

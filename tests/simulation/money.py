@@ -34,10 +34,7 @@ def complaint(contracts: Contracts, folder: Path, rounds: int, *, is_alone: bool
 def _of_escrow(contracts: Contracts) -> str:
     """Every row is paid once, to its payee, and the buyer has all the rest."""
     for epoch, table in contracts.tables.items():
-        rows = contracts.results[epoch].rows
-        paid, owed = Counter[str](), Counter[str]()
-        for account, amount in rows.values():
-            paid[account] += amount
+        paid, owed = contracts.received(epoch), Counter[str]()
         for payout in table.tree().payouts:
             owed[payout.account] += payout.amount
         if paid != owed:
