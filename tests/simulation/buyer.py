@@ -1,7 +1,7 @@
 """Buyer: the process of whoever paid for a run, what it does by hand, and what it must have in the end.
 
 The process is `observer.buyer.service.Buyer`; as the command does, it signs the index of what it delivers
-once it has ended. It has of the data the manifest alone, so that no loss is measured, and no picture is drawn.
+once it has ended. Of the data it has the manifest alone, so that no loss is measured, and no picture is drawn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import trio
 from assay.bundle.read import read
 from assay.bundle.verify import verify
 from assay.chain.commit_statement import evm_address
-from assay.chain.events import RewardCollected
 from assay.cli.orders import money as order_money
 from assay.observer.buyer import parameters
 from assay.observer.buyer import service as buyer_service
@@ -37,7 +36,7 @@ from assay.protocol.errors import AssayError
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, PeerId
-from assay.testing.members import RUN_ID, a_deployment
+from assay.testing.members import RUN_ID
 from assay.training.data.shards import MANIFEST
 from tests.simulation.contracts import Contracts
 from tests.simulation.promises import Promises
@@ -73,7 +72,7 @@ def cancel(me: Participant, contracts: Contracts) -> None:
     run: RunFile = run_file_of(me.spec, (), me.keys.buyer_key)
     chain: Any = contracts.client("simulated", me.deployment, me.keys.signer)
     account = Account(config=me.config, keys=me.keys, run=run, deployment=me.deployment, chain=chain)
-    with mock.patch.object(order_money, "account_of", lambda _file: account):
+    with mock.patch.object(order_money, "account_of", return_value=account):
         list(order_money.cancel_steps(me.config.folder, is_dry=False))
 
 
@@ -81,7 +80,7 @@ def cancel(me: Participant, contracts: Contracts) -> None:
 def buying() -> Iterator[None]:
     """While this lasts, a buyer's process is in no hurry to end, nor spends time on what nobody looks at."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch("assay.bundle.write.picture", lambda *_, **__: b""))
+        stack.enter_context(mock.patch("assay.bundle.write.picture", return_value=b""))
         stack.enter_context(mock.patch.object(keyring.release_key, "__defaults__", (keyring.QUICK,)))
         stack.enter_context(mock.patch.object(buyer_service, "PROOF_S_MAX", 1.0))
         stack.enter_context(mock.patch.object(buyer_service, "MEND_S", 20.0))
@@ -168,11 +167,14 @@ def _of_report(
     wrong = {one["who"] for one in by_kind["agreement"]["mismatches"]} - {liar.hex() for liar in liars}
     if wrong:
         return f"the buyer's process has other parameters than {sorted(wrong)}"
-    rewards = [one for one in contracts.log.told if isinstance(one, RewardCollected) and one.account == buyer]
-    money, collected = by_kind["refunded"], sum(one.amount for one in rewards)
-    if (money["amount"], money["collected"]) != (contracts.returned, collected) or contracts.rewards[buyer]:
-        owed = contracts.rewards[buyer]
-        return f"the buyer has {money}; {contracts.returned} and {collected} were sent, {owed} is still owed"
+    money, shares = (
+        by_kind["refunded"],
+        sum(contracts.shares(case)["buyer_amount"] for case in contracts.paid_out),
+    )
+    if money["amount"] != contracts.returned or money["collected"] > contracts.collected[buyer]:
+        return f"the buyer's process tells {money}, {contracts.returned} were returned"
+    if contracts.collected[buyer] != shares:
+        return f"the buyer has {contracts.collected[buyer]} of slashes, its share is {shares}"
     if contracts.results and by_kind["registered"]["record"] is None:
         return "the buyer's model is not on record"
     return ""
@@ -181,7 +183,7 @@ def _of_report(
 def _of_verification(root: Path) -> str:
     """Whoever is given it finds it right."""
     with (
-        mock.patch("assay.bundle.read.run_id_of", lambda _spec: RUN_ID),
+        mock.patch("assay.bundle.read.run_id_of", return_value=RUN_ID),
         mock.patch("assay.bundle.read.check_spec"),  # a run of few rounds may have too many tasks
     ):
         try:

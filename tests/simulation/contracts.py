@@ -109,7 +109,12 @@ class Case:
     opened_s: int
     phase: CasePhase = CasePhase.OPEN
     payable_at: int = 0
-    pot: int = 0  # what was taken, until it is paid out
+    taken: int = 0
+
+    @property
+    def pot(self) -> int:
+        """What was taken, until it is paid out."""
+        return self.taken * (self.phase is CasePhase.EXECUTED)
 
 
 @dataclass
@@ -137,6 +142,7 @@ class Contracts:
     anchors: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     stakes: Counter[tuple[int, str]] = field(default_factory=Counter)  # by role and account
     rewards: Counter[str] = field(default_factory=Counter)
+    collected: Counter[str] = field(default_factory=Counter)  # of these
     bonds_owed: Counter[str] = field(default_factory=Counter)
     records: dict[bytes, ModelRecord] = field(default_factory=dict)
     returned: int = 0
@@ -243,6 +249,18 @@ class Contracts:
         return found
 
     @property
+    def paid_out(self) -> list[Case]:
+        """Cases whose slash is final."""
+        return [one for one in self.court.values() if one.phase is CasePhase.PAID]
+
+    @property
+    def slashes_left(self) -> bool:
+        """Whether a case goes on, or the buyer has not its share of one that is over."""
+        return self.rewards[evm_address(self.spec.buyer)] > 0 or not all(
+            one.phase.is_over for one in self.court.values()
+        )
+
+    @property
     def paid(self) -> int:
         """What was claimed of its results."""
         return sum(posted.claimed for posted in self.results.values())
@@ -276,11 +294,11 @@ class Contracts:
 
     def shares(self, case: Case) -> dict[str, Any]:
         """Who has what of a slash."""
-        to_buyer, to_challenger = case.pot * BUYERS_PPM // PPM, case.pot * ACCUSERS_PPM // PPM
+        to_buyer, to_challenger = case.taken * BUYERS_PPM // PPM, case.taken * ACCUSERS_PPM // PPM
         return {
             "buyer": evm_address(self.spec.buyer), "buyer_amount": to_buyer,
             "challenger": case.order.challenger, "challenger_amount": to_challenger,
-            "burnt": case.pot - to_buyer - to_challenger,
+            "burnt": case.taken - to_buyer - to_challenger,
         }  # fmt: skip
 
     def check(self, message: bytes, certificate: bytes) -> None:
@@ -553,6 +571,7 @@ class Client:
         """Pay an account's rewards out."""
         payee = account or self.address
         if amount := self._contracts.rewards.pop(payee, 0):
+            self._contracts.collected[payee] += amount
             self._contracts.log.add(RewardCollected, account=payee, amount=amount)
 
     def entries_lacking(self, _account: str) -> int:
@@ -635,7 +654,7 @@ class Client:
         if case.phase is not CasePhase.OPEN or now_s() < case.opened_s + WINDOW_S:
             raise Unavailable(f"case {case_id.hex()[:8]} is {case.phase.name}")
         order, place = case.order, (case.order.role, case.order.offender)
-        case.pot = -(-world.stakes[place] * order.ppm // PPM)
+        case.taken = -(-world.stakes[place] * order.ppm // PPM)
         case.phase, case.payable_at = CasePhase.EXECUTED, int(now_s()) + WINDOW_S
         world.stakes[place] -= case.pot
         world.log.add(
@@ -657,7 +676,7 @@ class Client:
         world.rewards[case.opener] += CASE_BOND
         world.rewards[shares["buyer"]] += shares["buyer_amount"]
         world.rewards[shares["challenger"]] += shares["challenger_amount"]
-        case.phase, case.pot = CasePhase.PAID, 0
+        case.phase = CasePhase.PAID
 
     def report_equivocation(self, first: Any, _one: bytes, second: Any, _other: bytes) -> None:
         """Two commits of one node."""

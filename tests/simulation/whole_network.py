@@ -797,6 +797,7 @@ class WholeNetwork:
         )
         is_paid = not self._unpaid() and self.promises.convicted <= self._accused()
         observers = [one for peer, one in self.processes.items() if peer in (LEDGER, BUYER)]
+        is_paid &= not self.plan.has_buyer or not self.contracts.slashes_left
         return has_all and is_paid and all(one.has_ended for one in observers)
 
     def _unpaid(self) -> set[tuple[int, str]]:
