@@ -1,7 +1,7 @@
 """Buyer: the process of whoever paid for a run, what it does by hand, and what it must have in the end.
 
-The process is `observer.buyer.service.Buyer`; as the command does, it signs the index of what it delivers
-once it has ended. Of the data it has the manifest alone, so that no loss is measured, and no picture is drawn.
+The process is `observer.buyer.service.Buyer`; once it has ended, what it delivers is signed as the command
+does. Of the data it has the manifest alone, so that no loss is measured; and no picture is drawn.
 """
 
 from __future__ import annotations

@@ -499,7 +499,7 @@ class Client:
             raise Unavailable(f"epoch {result.epoch} costs {result.total}, the escrow has {have} for it")
         if world.is_booked and now_s() >= world.closes_at:
             raise Unavailable(f"epoch {result.epoch} comes too late: closed at {world.closes_at}")
-        until_s = now_s() + WINDOW_S
+        until_s = int(now_s()) + WINDOW_S
         world.last_window_s = max(world.last_window_s, int(until_s))
         world.log.add(
             ResultProposed, run_id=result.run_id, epoch=result.epoch, digest=message, root=result.root,

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from assay.chain.events import Claimed
 from assay.ledger.journal.store import BookStore
 from assay.testing.members import RUN_ID
 from tests.simulation.contracts import Contracts
@@ -29,6 +30,13 @@ def complaint(contracts: Contracts, folder: Path, rounds: int, *, is_alone: bool
     if is_alone and others:
         return f"others than the ledger service propose results: {sorted(others)}"
     return ""
+
+
+def paid_twice(contracts: Contracts) -> str:
+    """The row of a result that was paid twice so far; empty if none was."""
+    paid = Counter((one.epoch, one.index) for one in contracts.log.told if isinstance(one, Claimed))
+    twice = [row for row, count in paid.items() if count > 1]
+    return f"paid twice, as epoch and row: {twice}" if twice else ""
 
 
 def _of_escrow(contracts: Contracts) -> str:

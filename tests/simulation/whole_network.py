@@ -92,7 +92,7 @@ from tests.simulation.conduct import HEAD_BYTES
 from tests.simulation.contracts import FOREVER_S, Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
 from tests.simulation.lying_frames import HOARDER, LIES, NODES_LIES, TURNCOAT, Copier, hoard, turncoat
-from tests.simulation.money import complaint
+from tests.simulation.money import complaint, paid_twice
 from tests.simulation.one_thread import BEGUN_S, now_s, one_thread, run
 from tests.simulation.promises import HEARD_S, Promises, Violation
 from tests.simulation.streams import Frame, Network, SimulatedHost, open_simulated_host
@@ -789,7 +789,13 @@ class WholeNetwork:
         return first_s <= trio.current_time() < last_s
 
     def _is_over(self) -> bool:
-        """Whether all have all manifests, all pay is claimed, and all that was convicted is in court."""
+        """Whether all have all manifests, all pay is claimed, and all that was convicted is in court.
+
+        Raises:
+            Violation: a row was paid twice.
+        """
+        if wrong := paid_twice(self.contracts):
+            raise Violation(wrong)
         seatless = self.newcomers.keys() - set(self.promises.joined)
         honest = [one for one in self.processes.values() if one.is_honest and one.peer not in seatless]
         has_all = all(
@@ -950,7 +956,9 @@ def simulate(
         stack.enter_context(mock.patch("assay.network.host.open_host", world._open_host))
         stack.enter_context(mock.patch.object(ledger_service, "Providers", world.contracts.log.read_by))
         stack.enter_context(mock.patch.object(verifier_process, "TICK_S", 0.25))
-        stack.enter_context(mock.patch.object(chain_duties, "SETTLE_S", 5.0))
+        # A ledger service posts one result after another, and has to be done by then.
+        patience_s = 10.0 if world.plan.has_ledger else 5.0
+        stack.enter_context(mock.patch.object(chain_duties, "SETTLE_S", patience_s))
         stack.enter_context(mock.patch.object(funding_watch, "POLL_S", 0.5))
         stack.enter_context(mock.patch.object(pruning, "FULL_SHARE", SCARCE))
         stack.enter_context(mock.patch.object(pruning, "PRUNE_S", 1.0))
