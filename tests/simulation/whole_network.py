@@ -709,6 +709,8 @@ class WholeNetwork:
         chances = random.Random(f"reorganisations of {self.seed}")
         for at_s in sorted(chances.uniform(0, REORGANISED_S) for _ in range(self.plan.reorgs)):
             await trio.sleep_until(at_s)
+            if self.processes[LEDGER].has_ended:  # its books know of no later blocks
+                return
             self.contracts.go_back(chances.randint(1, BLOCKS_BACK))
 
     async def _cancel(self) -> None:
