@@ -8,7 +8,7 @@ that anybody may send, but votes, lots and bonds, which are the participant's ow
     result wrong and not felled, run over --Finalize
     no answer in time --TimeOut       predecessor replaced --ClearOrphan       window over --Finalize
     claim period over --Sweep         run over --Refund
-    owed to us --CollectBond, CollectReward
+    owed to us --CollectBond, CollectReward       owed to the buyer --CollectShare
     two results of one signer --ReportDouble
     a case that the manifests do not imply --Veto     one that they imply --Execute, PayOut, or Expire
     an appeal --Defend, Choose--> one operator --DrawAppealJury, VoteOnDefence--> lost, or the defence fails
@@ -126,6 +126,11 @@ class CollectReward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CollectShare:
+    """Pay the buyer's share of slashes out to it: most of them end after its process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDouble:
     """Report a verifier that signed two results for one epoch."""
 
@@ -178,8 +183,8 @@ class ConcludeAppeal(_OfCase):
 
 Effect = (
     Propose | Challenge | DrawJury | Vote | TimeOut | ClearOrphan | Finalize | Sweep | Refund
-    | Release | Enlist | CollectBond | CollectReward | ReportDouble | Veto | Execute | PayOut | Expire
-    | Defend | Choose | DrawAppealJury | VoteOnDefence | LapseDefence | ConcludeAppeal
+    | Release | Enlist | CollectBond | CollectReward | CollectShare | ReportDouble | Veto | Execute
+    | PayOut | Expire | Defend | Choose | DrawAppealJury | VoteOnDefence | LapseDefence | ConcludeAppeal
 )  # fmt: skip
 OUR_OWN = (  # these wait for nobody else
     Challenge, DrawJury, Vote, Enlist, CollectBond, CollectReward,
@@ -246,6 +251,7 @@ class Look:
     doubles: tuple[DoubleResult, ...] = ()  # not punished yet
     bonds_owed: int = 0
     rewards_owed: int = 0
+    share_owed: int = 0  # to the buyer
     entries_lacking: int = 0
     free_lots: tuple[Release, ...] = ()  # that can be released now
 
@@ -441,5 +447,7 @@ def _ends(look: Look) -> Iterator[Effect]:
         yield CollectBond()
     if look.rewards_owed:
         yield CollectReward()
+    if look.share_owed:
+        yield CollectShare()
     if look.entries_lacking > 0:
         yield Enlist()

@@ -2,7 +2,8 @@
 
 Room: observer (edge: blobs, store, checkpoint files). Nobody is trusted for the model: each commit's digest
 of the parameters it used is compared with ours. Mismatches are durable; after a restart the steps since the
-last checkpoint are repeated, and their mismatches found again.
+last checkpoint are repeated, and their mismatches found again. A checkpoint counts only if the store has its
+digest, and so those of all rounds before; else every round is repeated from the blobs.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Replay:
         self._me = me
         folder = me.config.folder / "parameters"
         self._parameters = PublicState(me.spec, folder, 0, me.base, save_every=CHECKPOINT_ROUNDS)
+        if me.store.value(self._state_name(self.round)) != self._parameters.digest():
+            self._parameters.reset()  # the disk damaged the checkpoint, or lost what the store had of before
         self._me.store.set_value(self._state_name(self.round), self._parameters.digest())
 
     @property

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
@@ -30,7 +31,8 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.events import LogAnchored, ResultFinalized, RewardCollected
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.result_anchor import check_result_anchor
-from assay.chain.statements import Address, SlashOrder
+from assay.chain.proposals import CertifiedResult
+from assay.chain.statements import Address, BadSignatureError, SlashOrder, verify_certificate
 from assay.ledger.settlement.ending import ending_of
 from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Host
@@ -62,8 +64,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 POLL_S = 1.0
 MEND_S = 3600.0  # between two readings of all blobs
+MEND_AGAIN_S = 30.0  # before all are read again, for a bundle that waits for what nobody serves now
 CASES_S_MAX = 120.0  # wait for slash rewards
-CERTIFICATE_TRIES = 5
+CERTIFY_S_MAX = 120.0  # wait for signatures that nobody posted
 PROOF_S_MAX = 30.0  # wait for the proof that a result is final
 CHECKED_BYTES_MAX = 1 << 35  # of data, hashed before the held-out loss is measured: a minute or two
 REGISTER_S_MAX = 120.0  # wait for the model's record
@@ -124,7 +127,7 @@ class Buyer:
             chain = await _patiently(self._open_chain)
             settled = await _patiently(lambda: self._settled(chain))
             self._report_agreement(settled)
-            await self._certify(settled)
+            await self._certify(chain, settled)
             await self._show_final(chain, settled)
             await _patiently(lambda: self._take_back(chain))
             inputs = await trio.to_thread.run_sync(
@@ -141,10 +144,16 @@ class Buyer:
         """Look now and then, while others still have them, whether all blobs are whole."""
         while True:
             await trio.sleep(MEND_S)
-            try:
-                await self.replay.mend(self._host)
-            except (Unavailable, OSError) as error:
-                log.warning("copy of the run not whole", extra={"reason": str(error)})
+            await self._is_whole()
+
+    async def _is_whole(self) -> bool:
+        """Whether all blobs are whole now, of which others were asked for what is not."""
+        try:
+            await self.replay.mend(self._host)
+        except (Unavailable, OSError) as error:
+            log.warning("copy of the run not whole", extra={"reason": str(error)})
+            return False
+        return True
 
     @property
     def calendar(self) -> Calendar:
@@ -212,23 +221,52 @@ class Buyer:
             previous = Digest(state.digest)
         return found
 
-    async def _certify(self, settled: dict[int, Settled]) -> None:
-        """Collect the verifiers' signatures on results where a quorum still gives them."""
-        for epoch, one in settled.items():
-            tries = 0 if one.certificate else CERTIFICATE_TRIES
-            for _ in range(tries):
-                try:
-                    previous = Digest(one.result.prev_result)
-                    # By the keys that the spec names: the bundle is read without the chain.
-                    judges = named_judges(self.me.spec, one.result.set_version)
-                    found = await certified_result(self.me, self._host, judges, one.settlement, previous)
-                except AssayError as error:
-                    log.info("no certificate yet", extra={"epoch": epoch, "reason": str(error)})
-                    await trio.sleep(POLL_S)
-                    continue
-                self.me.store.set_value(f"certificate/{epoch}", found.certificate)
-                settled[epoch] = replace(one, certificate=found.certificate)
-                break
+    async def _certify(self, chain: Chain, settled: dict[int, Settled]) -> None:
+        """Collect a quorum's signatures on results: those that one was posted with, else new ones.
+
+        Who reads the bundle has not the chain, so that keys count that the spec names, and no later ones.
+        """
+        with trio.move_on_after(CERTIFY_S_MAX):
+            while lacking := [epoch for epoch, one in settled.items() if not one.certificate]:
+                posted = await self._posted(chain)
+                for epoch in lacking:
+                    try:
+                        found = await self._certificate(posted, settled[epoch])
+                    except AssayError as error:
+                        log.info("no certificate yet", extra={"epoch": epoch, "reason": str(error)})
+                        continue
+                    self.me.store.set_value(f"certificate/{epoch}", found)
+                    settled[epoch] = replace(settled[epoch], certificate=found)
+                await trio.sleep(POLL_S)
+        if lacking := [epoch for epoch, one in settled.items() if not one.certificate]:
+            log.warning("what is delivered will not verify: no quorum signed", extra={"epochs": lacking})
+
+    async def _posted(self, chain: Chain) -> list[CertifiedResult]:
+        """All results that were proposed, with their certificates; none where the chain does not tell now."""
+
+        def read() -> list[CertifiedResult]:
+            return chain.proposals_of(self.me.run_id, self.me.deployment.block, chain.block_number())
+
+        try:
+            return await trio.to_thread.run_sync(read)
+        except AssayError as error:
+            log.info("proposals not read", extra={"reason": str(error)})
+            return []
+
+    async def _certificate(self, posted: list[CertifiedResult], one: Settled) -> bytes:
+        """Signatures of a quorum on a result, by the keys that the spec names.
+
+        Raises:
+            Unavailable: none was posted with it, and no quorum signs it now.
+        """
+        judges = named_judges(self.me.spec, one.result.set_version)
+        message, keys = self.me.deployment.digest(one.result), [*judges.hot_keys.values()]
+        for found in (other for other in posted if other.result.epoch == one.result.epoch):
+            with suppress(BadSignatureError, ValueError):  # of another result, or keys of a later delegation
+                verify_certificate(message, found.certificate, keys)
+                return found.certificate
+        previous = Digest(one.result.prev_result)
+        return (await certified_result(self.me, self._host, judges, one.settlement, previous)).certificate
 
     async def _show_final(self, chain: Chain, settled: dict[int, Settled]) -> None:
         """Collect the proofs that results are final, where the chain's blocks can be fetched."""
@@ -377,7 +415,8 @@ class Buyer:
             task_lists=await self._task_lists(),
         )
         await trio.to_thread.run_sync(self._write_openings)
-        await self.replay.mend(self._host)
+        while not await self._is_whole():  # nobody could make up for a bundle that lacks something
+            await trio.sleep(MEND_AGAIN_S)
         state = await trio.to_thread.run_sync(write_bundle, self.bundle, run)
         self.status.write_once("bundle", "", path=str(self.bundle), state=state.hex())
         log.info("bundle written", extra={"state": state.hex()[:8]})

@@ -240,6 +240,7 @@ class Settler:
             ),
             bonds_owed=chain.bonds_owed(chain.address),
             rewards_owed=chain.rewards_of(chain.address),
+            share_owed=0 if escrow is None else chain.rewards_of(escrow.buyer),
             entries_lacking=chain.entries_lacking(chain.address),
             free_lots=self._free_lots(chain, escrow, now, at_s),
         )
@@ -374,6 +375,9 @@ class Settler:
                 await run_sync(chain.collect_bond)
             case duties.CollectReward():
                 await run_sync(chain.collect)
+            case duties.CollectShare():
+                assert look.escrow is not None  # else nobody is its buyer
+                await run_sync(chain.collect, look.escrow.buyer)
             case duties.ReportDouble(evidence=found):
                 pair = (found.first, found.first_signature, found.second, found.second_signature)
                 await run_sync(chain.report_equivocation, *pair)

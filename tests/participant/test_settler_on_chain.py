@@ -22,6 +22,7 @@ from assay.ledger.settlement.duties import (
     ClearOrphan,
     CollectBond,
     CollectReward,
+    CollectShare,
     DrawJury,
     Enlist,
     Execute,
@@ -303,7 +304,7 @@ def test_a_case_that_no_manifest_implies_is_vetoed_and_one_that_is_implied_is_ca
     assert world.bank.case(true.offence_id).phase is CasePhase.PAID
     assert world.bank.case(late.offence_id).phase is CasePhase.EXPIRED
     assert world.bank.stake_of(offender.account, OPERATOR).active == 360 * UNIT
-    assert town.kinds >= {VetoCase, Execute, PayOut, Expire, CollectReward}
+    assert town.kinds >= {VetoCase, Execute, PayOut, Expire, CollectReward, CollectShare}
 
 
 def test_a_verifiers_stake_is_listed_for_juries_by_its_own_watchtower(town: Town):

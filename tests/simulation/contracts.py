@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.chain.addresses import Deployment
@@ -26,6 +26,7 @@ from assay.chain.events import (
     CaseClosed,
     CaseExecuted,
     CaseOpened,
+    ChainEvent,
     Claimed,
     LogAnchored,
     Refunded,
@@ -39,6 +40,8 @@ from assay.chain.events import (
     Staked,
 )
 from assay.chain.proofs.payout_tree import PayoutTree
+from assay.chain.proposals import CertifiedResult
+from assay.chain.rpc import ALREADY_DONE, Sent
 from assay.chain.state import (
     AppealPhase,
     AppealState,
@@ -52,7 +55,7 @@ from assay.chain.state import (
     LotState,
     StakeState,
 )
-from assay.chain.statements import EpochResult, SlashOrder, signers
+from assay.chain.statements import EpochResult, ModelRecord, SlashOrder, signers
 from assay.ledger import accounts as chart
 from assay.ledger.accounts import HOLDERS, Account
 from assay.ledger.settlement.payouts import Settlement
@@ -106,7 +109,12 @@ class Case:
     opened_s: int
     phase: CasePhase = CasePhase.OPEN
     payable_at: int = 0
-    pot: int = 0  # what was taken, until it is paid out
+    taken: int = 0
+
+    @property
+    def pot(self) -> int:
+        """What was taken, until it is paid out."""
+        return self.taken * (self.phase is CasePhase.EXECUTED)
 
 
 @dataclass
@@ -126,6 +134,7 @@ class Contracts:
     tables: Mapping[int, Settlement] = field(default_factory=dict)  # of epochs that are settled
     hot_keys: dict[str, HotKey] = field(default_factory=dict)
     results: dict[int, Posted] = field(default_factory=dict)
+    certified: list[tuple[int, CertifiedResult]] = field(default_factory=list)  # with their blocks
     cases: list[SlashOrder] = field(default_factory=list)
     reported: list[Any] = field(default_factory=list)  # commits of whoever signed two for one round
     log: ChainLog = field(init=False)
@@ -133,7 +142,9 @@ class Contracts:
     anchors: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     stakes: Counter[tuple[int, str]] = field(default_factory=Counter)  # by role and account
     rewards: Counter[str] = field(default_factory=Counter)
+    collected: Counter[str] = field(default_factory=Counter)  # of these
     bonds_owed: Counter[str] = field(default_factory=Counter)
+    records: dict[bytes, ModelRecord] = field(default_factory=dict)
     returned: int = 0
     is_refunded: bool = False
     ended_s: int = FOREVER_S  # when the run's last result became final
@@ -229,6 +240,26 @@ class Contracts:
         prices = dearest(self.spec)
         return sum(prices) if at_s >= self.topped_s else sum(prices[:2]) - (len(prices) > 1)
 
+    def received(self, epoch: int) -> Counter[str]:
+        """What each account was paid of an epoch, by the log."""
+        found = Counter[str]()
+        for one in self.log.told:
+            if isinstance(one, Claimed) and one.epoch == epoch:
+                found[one.account] += one.amount
+        return found
+
+    @property
+    def paid_out(self) -> list[Case]:
+        """Cases whose slash is final."""
+        return [one for one in self.court.values() if one.phase is CasePhase.PAID]
+
+    @property
+    def slashes_left(self) -> bool:
+        """Whether a case goes on, or the buyer has not its share of one that is over."""
+        return self.rewards[evm_address(self.spec.buyer)] > 0 or not all(
+            one.phase.is_over for one in self.court.values()
+        )
+
     @property
     def paid(self) -> int:
         """What was claimed of its results."""
@@ -263,11 +294,11 @@ class Contracts:
 
     def shares(self, case: Case) -> dict[str, Any]:
         """Who has what of a slash."""
-        to_buyer, to_challenger = case.pot * BUYERS_PPM // PPM, case.pot * ACCUSERS_PPM // PPM
+        to_buyer, to_challenger = case.taken * BUYERS_PPM // PPM, case.taken * ACCUSERS_PPM // PPM
         return {
             "buyer": evm_address(self.spec.buyer), "buyer_amount": to_buyer,
             "challenger": case.order.challenger, "challenger_amount": to_challenger,
-            "burnt": case.pot - to_buyer - to_challenger,
+            "burnt": case.taken - to_buyer - to_challenger,
         }  # fmt: skip
 
     def check(self, message: bytes, certificate: bytes) -> None:
@@ -369,6 +400,15 @@ class Client:
         )  # fmt: skip
 
     @_transaction
+    def request_close(self, _run_id: bytes) -> Sent:
+        """The buyer has the escrow close after the delay."""
+        world = self._contracts
+        if self.address != evm_address(world.spec.buyer):
+            raise Unavailable(f"{self.address} is not the buyer")
+        world.cancelled_s = min(world.cancelled_s, now_s())
+        return ALREADY_DONE
+
+    @_transaction
     def refund(self, run_id: bytes) -> None:
         """Return what is free to the buyer, once the escrow has closed and no result waits."""
         world, escrow = self._contracts, self.run(run_id)
@@ -459,13 +499,14 @@ class Client:
             raise Unavailable(f"epoch {result.epoch} costs {result.total}, the escrow has {have} for it")
         if world.is_booked and now_s() >= world.closes_at:
             raise Unavailable(f"epoch {result.epoch} comes too late: closed at {world.closes_at}")
-        until_s = now_s() + WINDOW_S
+        until_s = int(now_s()) + WINDOW_S
         world.last_window_s = max(world.last_window_s, int(until_s))
         world.log.add(
             ResultProposed, run_id=result.run_id, epoch=result.epoch, digest=message, root=result.root,
             table_hash=result.table_hash, model_hash=result.model_hash, total=result.total,
             window_ends_at=int(until_s), proposer=self.address, bond=BOND,
         )  # fmt: skip
+        world.certified.append((self.block_number(), CertifiedResult(result=result, certificate=certificate)))
         world.results[result.epoch] = Posted(result, message, until_s, self.address)
 
     @_transaction
@@ -506,9 +547,9 @@ class Client:
         """Whether a row of a result was paid."""
         return index in self._contracts.results[epoch].rows
 
-    def proposals_of(self, *_where: Any) -> list[Any]:
-        """Nobody signs two results; `Promises` sees to it."""
-        return []
+    def proposals_of(self, _run_id: bytes, first: int, last: int) -> list[CertifiedResult]:
+        """The results that were posted in these blocks."""
+        return [one for number, one in self._contracts.certified if first <= number <= last]
 
     def bonds_owed(self, account: str) -> int:
         """What the settlement owes it."""
@@ -530,6 +571,7 @@ class Client:
         """Pay an account's rewards out."""
         payee = account or self.address
         if amount := self._contracts.rewards.pop(payee, 0):
+            self._contracts.collected[payee] += amount
             self._contracts.log.add(RewardCollected, account=payee, amount=amount)
 
     def entries_lacking(self, _account: str) -> int:
@@ -612,7 +654,7 @@ class Client:
         if case.phase is not CasePhase.OPEN or now_s() < case.opened_s + WINDOW_S:
             raise Unavailable(f"case {case_id.hex()[:8]} is {case.phase.name}")
         order, place = case.order, (case.order.role, case.order.offender)
-        case.pot = -(-world.stakes[place] * order.ppm // PPM)
+        case.taken = -(-world.stakes[place] * order.ppm // PPM)
         case.phase, case.payable_at = CasePhase.EXECUTED, int(now_s()) + WINDOW_S
         world.stakes[place] -= case.pot
         world.log.add(
@@ -634,13 +676,31 @@ class Client:
         world.rewards[case.opener] += CASE_BOND
         world.rewards[shares["buyer"]] += shares["buyer_amount"]
         world.rewards[shares["challenger"]] += shares["challenger_amount"]
-        case.phase, case.pot = CasePhase.PAID, 0
+        case.phase = CasePhase.PAID
 
     def report_equivocation(self, first: Any, _one: bytes, second: Any, _other: bytes) -> None:
         """Two commits of one node."""
         self._contracts.reported.append((first, second))
 
     # ---- the registry
+
+    def events(self, first: int) -> list[ChainEvent]:
+        """All events from this block on: each transaction is in a block once its sender knows of it."""
+        self._contracts.tell_time()
+        log = self._contracts.log
+        found = (one for one in log.told if one.block_number >= first)
+        return [replace(one, block_hash=log.hash_of(one.block_number)) for one in found]
+
+    @_transaction
+    def register_model(self, record: ModelRecord, certificate: bytes) -> bytes:
+        """Put a model on record that a quorum signed, whose run's last result is final."""
+        world, record_id = self._contracts, self._deployment.digest(record)
+        world.check(record_id, certificate)
+        last = world.results[max(world.results)]
+        if not last.is_final or record.last_result != last.digest:
+            raise Unavailable("the model is not that of the last final result")
+        world.records[record_id] = record
+        return record_id
 
     def log_anchor(self, ledger_service: str, _run_id: bytes) -> tuple[int, bytes] | None:
         """The size and root that it anchored last."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -41,6 +42,7 @@ class Power:
     step_s: float = 0.0  # more, for a step
     ahead_s: float = 0.0  # of its clock, as it was set
     drift_ppm: float = 0.0  # of its clock: how much faster than time it runs
+    counts_files: bool = False  # whether it is killed in files that are not there before a rename, too
     told: Callable[[], None] = field(default=lambda: None)
 
     def write(self, do: Callable[[], Any], torn: Callable[[], Any] = lambda: None) -> Any:
@@ -78,6 +80,19 @@ def _killing(real: Callable[..., Any], tear: bool = False) -> Callable[..., Any]
     return write
 
 
+def _writing_files(real: Callable[..., Any]) -> Callable[..., Any]:
+    def write(path: Path, body: Any, **fields: Any) -> Any:
+        here = HERE.get()
+        if here is None or not here.counts_files:
+            return real(path, body, **fields)
+        return here.write(
+            lambda: real(path, body, **fields),
+            lambda: real(path, body[: here.rng.randrange(len(body) + 1)], **fields),
+        )
+
+    return write
+
+
 def _half_a_line(file: StatusFile, kind: str, /, **_fields: Any) -> None:
     with open(file._path, "a") as lines:
         lines.write(f'{{"kind": "{kind}", ')
@@ -108,6 +123,8 @@ def killing_writes() -> Iterator[None]:
         stack.enter_context(mock.patch.object(Store, "_write", _killing(Store._write)))
         stack.enter_context(mock.patch.object(Connection, "_commit_impl", _killing(Connection._commit_impl)))
         stack.enter_context(mock.patch.object(StatusFile, "write", _writing_lines(StatusFile.write)))
+        for name in ("write_bytes", "write_text"):
+            stack.enter_context(mock.patch.object(Path, name, _writing_files(getattr(Path, name))))
         stack.enter_context(mock.patch.object(os, "replace", _killing(os.replace)))
         stack.enter_context(mock.patch.object(os, "pwrite", _killing(os.pwrite, tear=True)))
         stack.enter_context(mock.patch.object(os, "fsync", _nothing))

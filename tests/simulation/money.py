@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from assay.chain.events import Claimed
 from assay.ledger.journal.store import BookStore
 from assay.testing.members import RUN_ID
 from tests.simulation.contracts import Contracts
@@ -31,13 +32,17 @@ def complaint(contracts: Contracts, folder: Path, rounds: int, *, is_alone: bool
     return ""
 
 
+def paid_twice(contracts: Contracts) -> str:
+    """The row of a result that was paid twice so far; empty if none was."""
+    paid = Counter((one.epoch, one.index) for one in contracts.log.told if isinstance(one, Claimed))
+    twice = [row for row, count in paid.items() if count > 1]
+    return f"paid twice, as epoch and row: {twice}" if twice else ""
+
+
 def _of_escrow(contracts: Contracts) -> str:
     """Every row is paid once, to its payee, and the buyer has all the rest."""
     for epoch, table in contracts.tables.items():
-        rows = contracts.results[epoch].rows
-        paid, owed = Counter[str](), Counter[str]()
-        for account, amount in rows.values():
-            paid[account] += amount
+        paid, owed = contracts.received(epoch), Counter[str]()
         for payout in table.tree().payouts:
             owed[payout.account] += payout.amount
         if paid != owed:

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from assay.chain.events import Refunded, Staked
+from assay.chain.events import Claimed, Refunded, Staked
 from assay.ledger import books
 from assay.ledger.log.signer import CheckpointSigner
 from assay.observer.ledger_service.status import StatusFile
 from assay.participant.wallet.settler import Settler
 from tests.simulation import whole_network
+from tests.simulation.contracts import Client
 from tests.simulation.test_rounds import CALM, broken
 from tests.simulation.whole_network import LEDGER, WholeNetwork, simulate
 
@@ -64,6 +65,19 @@ def test_books_that_have_other_amounts_are_found(monkeypatch):
 
     monkeypatch.setattr(books, "_lines", lines)
     assert "books and contracts differ" in booked()
+
+
+def test_a_row_that_is_paid_twice_is_found(monkeypatch):
+    sound = Client.claim_all
+
+    def claim_all(client, run_id, epoch, tree, indices=None):
+        sound(client, run_id, epoch, tree, indices)
+        index, log = (range(len(tree.payouts)) if indices is None else indices)[0], client._contracts.log
+        row = tree.payouts[index]
+        log.add(Claimed, run_id=run_id, epoch=epoch, index=index, account=row.account, amount=row.amount)
+
+    monkeypatch.setattr(Client, "claim_all", claim_all)
+    assert "paid twice" in booked()
 
 
 def test_a_ledger_service_that_leaves_results_to_others_is_found(monkeypatch):

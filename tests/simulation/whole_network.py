@@ -48,6 +48,7 @@ from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.worker import STARTER
 from assay.protocol.agreement.quorum import faults_tolerated
+from assay.protocol.errors import AssayError
 from assay.protocol.known_answers import drawn_tasks, task_secret
 from assay.protocol.messages import LOSS_MICRO_MAX, Proposal
 from assay.protocol.params import (
@@ -86,12 +87,12 @@ from assay.verifier.service import process as verifier_process
 from assay.verifier.service.process import Service as Verifier
 from assay.verifier.service.standby import RESIGN
 from assay.verifier.service.witness import EVIDENCE as ROLLED_BACK
-from tests.simulation import drand, false_auditors, false_trainers, workers
+from tests.simulation import buyer, drand, false_auditors, false_trainers, workers
 from tests.simulation.conduct import HEAD_BYTES
 from tests.simulation.contracts import FOREVER_S, Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
 from tests.simulation.lying_frames import HOARDER, LIES, NODES_LIES, TURNCOAT, Copier, hoard, turncoat
-from tests.simulation.money import complaint
+from tests.simulation.money import complaint, paid_twice
 from tests.simulation.one_thread import BEGUN_S, now_s, one_thread, run
 from tests.simulation.promises import HEARD_S, Promises, Violation
 from tests.simulation.streams import Frame, Network, SimulatedHost, open_simulated_host
@@ -116,11 +117,12 @@ EXPECTED = (
     "not discharged yet",
     "no seat",
     "no track record of this run",
+    "no model is on record {'rounds': 'none of",
 )
 LOG_LINES = 60
 SCARCE = -1.0  # of a store's room, from which on it is pruned: always
 KNOWN_ANSWER_ROUNDS = 6  # in which each node has one task
-LEDGER, STATUS = peer_named("ledger"), "status.jsonl"
+LEDGER, BUYER, STATUS = peer_named("ledger"), peer_named("buyer"), "status.jsonl"
 BLOCKS_BACK, REORGANISED_S = 5, 60.0
 START_S = 60.0  # in which a newcomer has a seat, so that a run that needs it starts
 JOIN_ROUNDS = 5  # more of training, in which newcomers catch up and train
@@ -139,7 +141,7 @@ class Process(Power):
     is_verifier: bool = False
     behaviour: str = "honest"
     folder: Path = Path()
-    service: Node | Verifier | LedgerService | None = None
+    service: Node | Verifier | LedgerService | buyer.BuyersProcess | None = None
     host: SimulatedHost | None = None
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     kills: int = 0
@@ -201,6 +203,7 @@ class Plan:
     has_weights: bool = False  # whether the data are two sources with weights
     has_ledger: bool = False  # whether a ledger service settles, and keeps books
     reorgs: int = 0  # of the chain, by up to `BLOCKS_BACK` blocks, while it does
+    has_buyer: bool = False  # whether the buyer's process follows it, and its buyer cancels by a command
     has_large_updates: bool = False  # whether two verifiers get each update, and the others ask these for it
 
 
@@ -240,10 +243,12 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         lying_verifier = TURNCOAT
     bringing, keeping = random.Random(f"own data {seed}"), random.Random(f"bookkeeping {seed}")
     has_ledger = keeping.random() < 0.2 and not has_drand
+    reorgs = keeping.choice((0, 1, 4)) * has_ledger
     return Plan(
         own=bringing.randint(1, 4) if bringing.random() < 0.12 else 0,
         has_ledger=has_ledger,
-        reorgs=keeping.choice((0, 1, 4)) * has_ledger,
+        reorgs=reorgs,
+        has_buyer=has_ledger and keeping.random() < 0.7,
         has_passes=random.Random(f"passes {seed}").random() < 0.2,
         has_weights=random.Random(f"weights {seed}").random() < 0.2,
         has_large_updates=lying_verifier == HOARDER or random.Random(f"large {seed}").random() < 0.3,
@@ -320,6 +325,8 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
             SourceShare(tokens=tokens - tokens // 3, weight_milli=300),
         )
         spec = replace(spec, data=replace(spec.data, mixture=shares))
+    if plan.has_buyer:
+        spec = replace(spec, buyer=a_member(BUYER).account)
     check_spec(spec)
     # One task of a node needs twenty rounds in an order: that would take too long here.
     return replace(spec, audit=replace(spec.audit, known_answer_count=int(plan.has_known_answers)))
@@ -394,6 +401,12 @@ class WholeNetwork:
                 rng=random.Random(f"ledger {self.seed}"), name="ledger", peer=LEDGER,
                 folder=self.folder / "ledger",
             )  # fmt: skip
+        if self.plan.has_buyer:
+            self.processes[BUYER] = Process(
+                rng=random.Random(f"buyer {self.seed}"), name="buyer", peer=BUYER,
+                folder=self.folder / "buyer",
+            )  # fmt: skip
+            buyer.bring(self.folder / "data", self.folder / "buyer")
         tasks = {
             one.peer: drawn_tasks(
                 task_secret(bytes(_keys(one.peer).peer), RUN_ID), self.spec, RUN_ID, one.peer
@@ -404,7 +417,7 @@ class WholeNetwork:
             self.spec, funded_s=BEGUN_S + self.plan.late_s, topped_s=BEGUN_S + self.plan.topped_s,
             is_booked=self.plan.has_ledger,
         )  # fmt: skip
-        if self.plan.cancelled_s:
+        if self.plan.cancelled_s and not self.plan.has_buyer:
             self.contracts.cancelled_s = BEGUN_S + self.plan.cancelled_s
         for member in (*map(a_member, self.newcomers), *self.spec.judges):
             self._delegate(member, FOREVER_S + 1)
@@ -489,9 +502,11 @@ class WholeNetwork:
     # ---- processes
 
     def _participant(self, one: Process) -> Participant:
+        is_buyer = one.peer == BUYER
         config = Config(
-            keys=one.folder, password="", network=one.folder / "none", run=one.folder / "none",
-            records=one.folder, folder=one.folder, port=1, rpc_url="simulated", data=self.folder / "data",
+            keys=one.folder / buyer.KEYS if is_buyer else one.folder, password="",
+            network=one.folder / "none", run=one.folder / "none", records=one.folder, folder=one.folder,
+            port=1, rpc_url="simulated", data=(one if is_buyer else self).folder / "data",
             drand=(drand.URL,) if self.plan.has_drand else (), own_data=self.folder / "own",
         )  # fmt: skip
         return Participant(
@@ -504,7 +519,7 @@ class WholeNetwork:
             },
             store=Store(one.folder / "store.db"),
             ledger_service=LEDGER if self.plan.has_ledger else None,
-            blobs=DiskBlobs(one.folder / "blobs", bytes_max=1 << 26),
+            blobs=DiskBlobs(one.folder / "blobs", bytes_max=sys.maxsize if is_buyer else 1 << 26),
         )  # fmt: skip
 
     def _track_record(self, one: Process, record: SignedRecord) -> TrackRecord:
@@ -520,7 +535,11 @@ class WholeNetwork:
         signed = [sign_digest(message, _keys(member.peer).hot) for member in self.spec.judges]
         return replace(found, certificate=certificate(message, signed))
 
-    def _service(self, one: Process, me: Participant) -> Node | Verifier | LedgerService:
+    def _service(
+        self, one: Process, me: Participant
+    ) -> Node | Verifier | LedgerService | buyer.BuyersProcess:
+        if one.peer == BUYER:
+            return buyer.BuyersProcess(me)
         if one.peer == LEDGER:
             return LedgerService(me, one.folder / STATUS)
         if one.is_verifier:
@@ -690,10 +709,21 @@ class WholeNetwork:
         chances = random.Random(f"reorganisations of {self.seed}")
         for at_s in sorted(chances.uniform(0, REORGANISED_S) for _ in range(self.plan.reorgs)):
             await trio.sleep_until(at_s)
+            if self.processes[LEDGER].has_ended:  # its books know of no later blocks
+                return
             self.contracts.go_back(chances.randint(1, BLOCKS_BACK))
 
+    async def _cancel(self) -> None:
+        """The buyer cancels the run, as often as it takes."""
+        await trio.sleep_until(self.plan.cancelled_s)
+        while not self.processes[BUYER].has_ended:
+            with contextlib.suppress(AssayError):
+                buyer.cancel(self._participant(self.processes[BUYER]), self.contracts)
+                return
+            await trio.sleep(1)
+
     async def _close(self) -> None:
-        """The buyer closes the escrow of a run that never started, where somebody looks after its money."""
+        """The buyer closes the escrow of a run that never started, if no process does it for it."""
         while not self.promises.has_lapsed:
             await trio.sleep(1)
         self.contracts.cancelled_s = now_s()
@@ -729,7 +759,10 @@ class WholeNetwork:
                 self._nursery.start_soon(self._step_clocks)
             if self.plan.has_ledger:
                 self._nursery.start_soon(self._go_back)
+            if self.plan.has_ledger and not self.plan.has_buyer:
                 self._nursery.start_soon(self._close)
+            if self.plan.has_buyer and self.plan.cancelled_s:
+                self._nursery.start_soon(self._cancel)
             await self._storm()
             with trio.move_on_after(CALM_S_MAX) as scope:
                 while not self._is_over():
@@ -758,14 +791,22 @@ class WholeNetwork:
         return first_s <= trio.current_time() < last_s
 
     def _is_over(self) -> bool:
-        """Whether all have all manifests, all pay is claimed, and all that was convicted is in court."""
+        """Whether all have all manifests, all pay is claimed, and all that was convicted is in court.
+
+        Raises:
+            Violation: a row was paid twice.
+        """
+        if wrong := paid_twice(self.contracts):
+            raise Violation(wrong)
         seatless = self.newcomers.keys() - set(self.promises.joined)
         honest = [one for one in self.processes.values() if one.is_honest and one.peer not in seatless]
         has_all = all(
             one.has_ended or (one.run_state is not None and one.run_state.is_complete) for one in honest
         )
         is_paid = not self._unpaid() and self.promises.convicted <= self._accused()
-        return has_all and is_paid and (not self.plan.has_ledger or self.processes[LEDGER].has_ended)
+        observers = [one for peer, one in self.processes.items() if peer in (LEDGER, BUYER)]
+        is_paid &= not self.plan.has_buyer or not self.contracts.slashes_left
+        return has_all and is_paid and all(one.has_ended for one in observers)
 
     def _unpaid(self) -> set[tuple[int, str]]:
         """Honest members with a row that is not claimed, by epoch; "all" where it is not final."""
@@ -824,6 +865,10 @@ class WholeNetwork:
             verifiers = (one.service for one in self.processes.values() if isinstance(one.service, Verifier))
             if any(verifier.me.store.values(ROLLED_BACK) for verifier in verifiers):
                 raise Violation("the ledger service signs two histories")
+        if self.plan.has_buyer:
+            folder = self.processes[BUYER].folder
+            if wrong := buyer.complaint(self.spec, self.contracts, self.promises, folder, lying):
+                raise Violation(wrong)
         for epoch, found in self.promises.settled.items():
             posted = self.contracts.results[epoch].result
             if (posted.total, posted.root) != (found.total, found.tree().root):
@@ -913,7 +958,9 @@ def simulate(
         stack.enter_context(mock.patch("assay.network.host.open_host", world._open_host))
         stack.enter_context(mock.patch.object(ledger_service, "Providers", world.contracts.log.read_by))
         stack.enter_context(mock.patch.object(verifier_process, "TICK_S", 0.25))
-        stack.enter_context(mock.patch.object(chain_duties, "SETTLE_S", 5.0))
+        # A ledger service posts one result after another, and has to be done by then.
+        patience_s = 10.0 if world.plan.has_ledger else 5.0
+        stack.enter_context(mock.patch.object(chain_duties, "SETTLE_S", patience_s))
         stack.enter_context(mock.patch.object(funding_watch, "POLL_S", 0.5))
         stack.enter_context(mock.patch.object(pruning, "FULL_SHARE", SCARCE))
         stack.enter_context(mock.patch.object(pruning, "PRUNE_S", 1.0))
@@ -921,6 +968,7 @@ def simulate(
             stack.enter_context(mock.patch.object(node_service, "INLINE_UPDATE_BYTES", 0))
         stack.enter_context(mock.patch.object(standby, "REPEAT_S", 0.5))
         stack.enter_context(mock.patch.object(stake_watch, "POLL_S", 2.0))
+        stack.enter_context(buyer.buying())
         stack.enter_context(drand.published(world.is_dark))
         stack.enter_context(false_auditors.few_verdicts(world.leading_inventor))
         stack.enter_context(world.promises.watching())

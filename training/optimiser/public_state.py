@@ -133,6 +133,8 @@ class PublicState:
     ) -> None:
         """Resume from the checkpoint that lets `keep` earlier rounds be replayed, else from the start.
 
+        From the start, too, if that checkpoint's file is damaged.
+
         Args:
             spec: The run.
             folder: Of the checkpoints; nobody else writes here.
@@ -156,7 +158,10 @@ class PublicState:
         # A first checkpoint that is no first one was restored from a snapshot: nothing before it is here.
         is_restored = len(found) == 1 and found[0][0] > self._save_every
         self.round, path = found[0] if is_restored else found[-2] if len(found) > 1 else (0, None)
-        self._begin(self._first() if path is None else self._load(path))
+        try:
+            self._begin(self._first() if path is None else self._load(path))
+        except Diverged:  # damaged on disk: all of it follows from the aggregates
+            self.reset()
 
     def _begin(self, public: OuterState) -> None:
         """Go on from this state of `self.round`: what was before it cannot be asked for."""

@@ -29,6 +29,7 @@ from assay.ledger.settlement.duties import (
     ClearOrphan,
     CollectBond,
     CollectReward,
+    CollectShare,
     ConcludeAppeal,
     DefenceView,
     Defend,
@@ -227,6 +228,14 @@ def test_a_run_that_is_over_is_ended(changes: dict[str, Any], expected: tuple[Ef
 def test_what_is_ours_is_fetched_and_our_stake_listed_without_patience():
     look = a_look(bonds_owed=1, rewards_owed=1, entries_lacking=1)
     assert set(due(look, patience_s=60)) == {CollectBond(), CollectReward(), Enlist()}
+
+
+def test_a_buyers_share_is_sent_to_it_once_nobody_else_has_done_so():
+    look = a_look(share_owed=1)
+    watch, effects = step(Watch(patience_s=60), look)
+    assert effects == ()
+    _, effects = step(watch, replace(look, at_s=look.at_s + 60))
+    assert effects == (CollectShare(),)
 
 
 def test_a_case_that_our_manifests_do_not_imply_is_vetoed_to_its_last_second():

@@ -160,6 +160,32 @@ def test_a_restart_forgets_no_finding_and_changes_no_bit(
     assert [second.state(round_id) for round_id in range(SPEC.rounds + 1)] == states()
 
 
+@pytest.mark.parametrize("what", ["damaged", "unreadable", "lost", "older"])
+def test_a_checkpoint_whose_digest_the_store_has_not_is_no_start(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(replay, "CHECKPOINT_ROUNDS", 2)
+    story, me = links(), a_buyer(tmp_path)
+    first = Replay(cast(Participant, me))
+    for certified in story[:5]:
+        step(first, certified)
+    assert Replay(cast(Participant, me)).round == 2
+
+    for path in (tmp_path / "parameters").glob("public-*") if what in ("damaged", "unreadable") else ():
+        body = bytearray(path.read_bytes())
+        body[-1 if what == "damaged" else 0] ^= 1
+        path.write_bytes(body)
+    if what in ("lost", "older"):
+        me.store.drop_values("state/", {"state/0", "state/1"} if what == "older" else set())
+    second = Replay(cast(Participant, me))
+    assert second.round == 0
+    for certified in story:
+        step(second, certified)
+
+    assert state_digest(second.theta) == states()[-1]
+    assert [second.state(round_id) for round_id in range(SPEC.rounds + 1)] == states()
+
+
 def test_a_blob_that_is_away_changes_nothing_and_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     me = a_buyer(tmp_path)
     me.blobs.away.add(blob_digest(AGGREGATES[0]))
