@@ -163,7 +163,17 @@ def restore(
 
     password, notes = password_of(folder, password_file, may_make=True)
     made = public_keys(restore_keys(file, read_password(backup_password), folder, password), notes)
-    show(made, [*made.notes, *key_lines(made)], as_json=as_json)
+    show(
+        made,
+        [
+            *made.notes,
+            *key_lines(made),
+            "before a process starts with these keys, end whatever else runs with them, for good:",
+            "two that sign different things for one round lose the stake.",
+            "a verifier also needs its own folder, with signed.mark, from that machine",
+        ],
+        as_json=as_json,
+    )
 
 
 @key_app.command()

@@ -82,7 +82,9 @@ def test_a_backup_is_restored_elsewhere(assay: Assay, keys: Path, tmp_path: Path
     words = ("--backup-password", apart)
 
     assert assay("key", "backup", keys, tmp_path / "saved", *words).status == 0
-    assert assay("key", "restore", tmp_path / "saved", tmp_path / "new" / "keys", *words).status == 0
+    restored = assay("key", "restore", tmp_path / "saved", tmp_path / "new" / "keys", *words)
+    assert restored.status == 0
+    assert "end whatever else runs with them" in restored.out and "signed.mark" in restored.out
 
     before, after = facts(assay, keys), facts(assay, tmp_path / "new" / "keys")
     assert (after["peer"], after["account"], after["hot_key"]) == (
