@@ -80,12 +80,16 @@ def _rates(like: Tuning, *rates: float) -> tuple[Tuning, ...]:
 
 _DILOCO = Tuning(0, 10, 0.7, 0.6)
 GRIDS: Mapping[str, tuple[Tuning, ...]] = {
-    "muon": _rates(Tuning(0), 2e-2, 1.4e-2, 3e-2),
-    "adamw": _rates(Tuning(0, warmup=70), 3e-3, 2e-3, 5e-3),
+    "muon": (*_rates(Tuning(0), 2e-2, 1.4e-2, 3e-2), Tuning(2e-2, warmup=300)),
+    "adamw": (*_rates(Tuning(0, warmup=70), 3e-3, 2e-3, 5e-3, 8e-3), Tuning(8e-3, warmup=300)),
     "muloco": _rates(Tuning(0, 5), 2e-2, 3e-2),
     "muloco, long rounds": _rates(Tuning(0, 50), 2e-2),
-    "demo": _rates(Tuning(0, warmup=70, beta=0.98), 2e-3, 4e-3),
-    "diloco": _rates(_DILOCO, 1e-3, 2e-3, 4e-3),
+    "demo": (
+        *_rates(Tuning(0, warmup=70, beta=0.98), 2e-3, 4e-3),
+        *(Tuning(4e-3, warmup=warmup, beta=0.98) for warmup in (150, 300, 450)),
+        *_rates(Tuning(0, warmup=600, beta=0.98), 4e-3, 6e-3),
+    ),
+    "diloco": _rates(_DILOCO, 1e-3, 2e-3, 4e-3, 8e-3),
     **{f"muloco, {steps} steps": _rates(Tuning(0, steps), 2e-2) for steps in (15, 30)},
     "muloco, 5 steps, fresh": _rates(Tuning(0, 5, fresh=True), 2e-2),
     "muloco, 15 steps, fresh": _rates(Tuning(0, 15, fresh=True), 2e-2, 4e-2, 1e-2),

@@ -150,7 +150,7 @@ DEMO = replace(
     outer=replace(
         FEDAVG.outer,
         kind=Outer.SIGN,
-        schedule=replace(_OUTER_RATE, peak_nano=2_000_000, floor_ppm=100_000, warmup_rounds=150),
+        schedule=replace(_OUTER_RATE, peak_nano=2_000_000, floor_ppm=100_000, warmup_rounds=600),
     ),
     aggregation=replace(DILOCO.aggregation, name="reputation+mean"),
 )
