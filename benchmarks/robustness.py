@@ -35,7 +35,8 @@ DEFAULT = order_rule(RunSection(), TrainSection(), CommSection()).aggregation.na
 PLAIN = "mean"
 OTHERS = (PLAIN, "centered-clip", "trimmed-mean")
 WORST = ("adaptive", "sign-flip", "evasive", "front-runner", *FORESEEING)  # for rules other than the default
-AUDITED, LIE_FROM = (*FORESEEING, "front-runner", "single-block", "inner-product"), (50, 85)
+AUDITED = (*FORESEEING, "adaptive", "front-runner", "single-block", "inner-product")
+LIE_FROM = (30, 50, 85)
 ATTACKED = tuple(name for name in ATTACKS if name not in ("none", "blow-up"))  # signs have no volume
 
 
