@@ -60,7 +60,7 @@ def a_spec(overrides=None, data=TEXT, **changes) -> RunSpec:
 
 
 @pytest.mark.parametrize(("rounds", "warmup"), [(1, 0), (30, 18), (100, 60), (5_000, 600)])
-def test_an_order_warms_up_for_150_rounds_or_three_fifths_of_its_run(rounds, warmup):
+def test_an_order_warms_up_for_600_rounds_or_three_fifths_of_its_run(rounds, warmup):
     assert load_order(None, {"run.rounds": rounds}).rule.outer.schedule.warmup_rounds == warmup
     written = load_order(None, {"run.rounds": rounds, "train.warmup": 70})
     assert written.rule.outer.schedule.warmup_rounds == 70
