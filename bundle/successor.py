@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from assay.bundle.read import Delivered
 from assay.participant.files.index import IntegrityError
-from assay.participant.following.snapshots import certified_state
+from assay.participant.following.sync import certified_state
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError, Diverged
 from assay.protocol.messages import Member

@@ -24,6 +24,7 @@ from assay.participant.files.application import Application
 from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.files.track_record import best_track_record
 from assay.participant.follower import CONNECT_S, Follower
+from assay.participant.following.snapshots import reach_newest
 from assay.participant.following.sync import StateSync
 from assay.protocol.auditing.audits import Audit
 from assay.protocol.encoding.codec import encode
@@ -38,7 +39,6 @@ log = logging.getLogger(__name__)
 APPLY_S = 2.0  # between two applications to the same verifier
 ATTEND_S = 3.0  # between two attempts to say that we are back, or leave, or what binds us
 LOOK_S = 1.0
-SNAPSHOT_TRIES, SNAPSHOT_S = 3, 10.0  # before rounds are replayed that a snapshot would save
 TOLD_S = 300  # after the time by which a run had to start, until which we may learn what became of it
 LEAVE = "leave"  # in the node's folder: a file by which its operator asks it to leave
 
@@ -108,22 +108,6 @@ async def _stay_ready(follower: Follower, state_sync: StateSync, asking: _Asking
         else:
             asking.turn(True)
             await follower.grown(at)
-
-
-async def reach_newest(follower: Follower, state_sync: StateSync) -> int:
-    """Bring the parameters to the newest round, and return it; more rounds may end meanwhile.
-
-    Raises:
-        Unavailable, Diverged: they cannot be brought there now.
-    """
-    for _ in range(SNAPSHOT_TRIES):
-        await state_sync.come_near(lambda: int(follower.run_state.round))
-        if not state_sync.is_far(at := int(follower.run_state.round)):
-            break
-        with trio.move_on_after(SNAPSHOT_S):  # the newest snapshot may be of a round that is not final yet
-            await follower.grown(at)
-    await state_sync.reach(at)
-    return at
 
 
 async def _apply(follower: Follower, host: Host, verifier: PeerId, asking: _Asking) -> None:

@@ -31,7 +31,6 @@ from assay.node.seat import (
     announce_tasks,
     drained,
     leave_when_asked,
-    reach_newest,
     return_when_overdue,
     take_seat,
 )
@@ -42,7 +41,7 @@ from assay.participant.config import Config, Door, Participant, open_participant
 from assay.participant.evidence_server import EvidenceServer
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.following.pruning import Pruner, prune
-from assay.participant.following.snapshots import SnapshotFinder
+from assay.participant.following.snapshots import SnapshotFinder, reach_newest
 from assay.participant.following.sync import StateSync
 from assay.participant.pushes import Pushes, push
 from assay.participant.run import participate
@@ -92,7 +91,6 @@ SUBMIT_S = 40.0
 HELD_S, HELD_BYTES_PER_S = 2.0, 1_000_000  # for the first verifiers to acknowledge that they hold an update
 NEXT_S = 0.25  # for the second, once the first has; half of what the first took, if that is more
 FETCH_S = 60.0
-LEVEL_S = 20.0  # for others to say that we know the newest round
 ANSWERS: dict[bytes, type[SignedReceipt] | type[SignedRefusal]] = {
     SignedReceipt.TAG: SignedReceipt,
     SignedRefusal.TAG: SignedRefusal,
@@ -361,8 +359,6 @@ class Service:
 
     async def _come_near(self) -> None:
         """Bring the parameters to the newest round, also if more rounds end before they are there."""
-        with trio.move_on_after(LEVEL_S):
-            await self.follower.level()
         try:
             await reach_newest(self.follower, self.state_sync)
         except (Unavailable, Diverged) as error:

@@ -18,13 +18,12 @@ import trio
 
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import Host
-from assay.participant.follower import BLOB_BYTES_MAX, fetch_blob
-from assay.participant.following.sync import Snapshot
+from assay.participant.follower import BLOB_BYTES_MAX, Follower, fetch_blob
+from assay.participant.following.sync import Snapshot, StateSync, certified_state
 from assay.participant.store import Store
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError
-from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.training.optimiser.public_state import checkpoints, snapshot_bytes_max
@@ -34,6 +33,8 @@ SERVED = 2  # snapshots kept as blobs: a newcomer may be half through the older 
 FETCH_S = 600.0
 OTHERS_S = 5.0  # for the offers of the others, once over two thirds have answered
 LONE_FETCH_S, LONE_BYTES_PER_S = 30.0, 1_000_000  # time for what liars alone may offer, by its size
+LEVEL_S = 20.0  # for others to say that we know the newest round
+TRIES, GROWN_S = 3, 10.0  # before rounds are replayed that a snapshot would save
 OFFERS = "snapshot/"  # keys of what is served
 
 
@@ -45,12 +46,6 @@ class SnapshotOffer:
     round: RoundId
     blob: Digest
     size: int  # bytes
-
-
-def certified_state(link: CertifiedManifest) -> Digest | None:
-    """The digest of the parameters that this manifest's round began with, if its commits carry it."""
-    named = {signed.commit.state for signed in link.manifest.commits} - {NO_DIGEST}
-    return named.pop() if len(named) == 1 else None
 
 
 class SnapshotServer:
@@ -182,3 +177,24 @@ class SnapshotFinder:
             for verifier in set(self._verifiers) - self._liars:
                 nursery.start_soon(ask, verifier)
         return found
+
+
+async def reach_newest(follower: Follower, state_sync: StateSync) -> int:
+    """Bring the parameters to the newest round, and return it; more rounds may end meanwhile.
+
+    Raises:
+        Unavailable, Diverged: they cannot be brought there now.
+    """
+
+    rounds = follower.run_state.training_rounds  # after these the parameters are what they are
+    with trio.move_on_after(LEVEL_S):
+        await follower.level()
+    for _ in range(TRIES):
+        await state_sync.come_near(lambda: min(int(follower.run_state.round), rounds))
+        at = int(follower.run_state.round)
+        if not state_sync.is_far(min(at, rounds)):
+            break
+        with trio.move_on_after(GROWN_S):  # the newest snapshot may be of a round that is not final yet
+            await follower.grown(at)
+    await state_sync.reach(min(at, rounds))
+    return at

@@ -50,6 +50,12 @@ class Snapshots(Protocol):
         """Note that it was false."""
 
 
+def certified_state(link: CertifiedManifest) -> Digest | None:
+    """The digest of the parameters that this manifest's round began with, if its commits carry it."""
+    named = {signed.commit.state for signed in link.manifest.commits} - {NO_DIGEST}
+    return named.pop() if len(named) == 1 else None
+
+
 class StateSync:
     """A worker that holds the parameters (theta), and the round they are at."""
 
@@ -129,10 +135,15 @@ class StateSync:
             await self._apply(self._at, await self.aggregate(link.manifest.aggregate))
         if self._at == round_id:
             return await self._state()
-        found = self._store.value(f"state/{round_id}")
+        found = self._store.value(f"state/{round_id}") or self._certified(round_id)
         if found is None:
             raise Diverged(f"asked for the parameters of round {round_id} while at {self._at}")
         return Digest(found)
+
+    def _certified(self, round_id: int) -> Digest | None:
+        """The digest of a round's parameters by its manifest, for rounds that a snapshot saved us."""
+        link = next(iter(self._store.links(round_id, 1)), None)
+        return None if link is None or link.manifest.round != round_id else certified_state(link)
 
     async def _restore(self, snapshots: Snapshots, round_id: int) -> None:
         """Go on from the newest certified snapshot at or before this round, if there is a true one."""

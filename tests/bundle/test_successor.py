@@ -15,7 +15,7 @@ from assay.bundle.successor import Stop, check_predecessor, stop_of, successor_s
 from assay.bundle.verify import predecessor_line, replay, verify
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.files.index import IntegrityError
-from assay.participant.following.snapshots import certified_state
+from assay.participant.following.sync import certified_state
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import ConfigError

@@ -19,12 +19,12 @@ from assay.node.seat import (
     check_told,
     drained,
     leave_when_asked,
-    reach_newest,
     take_seat,
 )
 from assay.participant.files.application import Application
 from assay.participant.files.record import Role, renew_own
 from assay.participant.files.track_record import SUFFIX, TrackRecord, write_track_record
+from assay.participant.following.snapshots import reach_newest
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import Unavailable
 from assay.protocol.identity import verify
@@ -159,12 +159,15 @@ class Followed:
     def __init__(self, run_state: RunState) -> None:
         self.run_state = run_state
         self.looked = 0
+        self.is_level = False
 
     def look(self) -> None:
         self.looked += 1
 
     async def level(self) -> None:
-        await trio.sleep(1)
+        if not self.is_level:
+            await trio.sleep(1)
+        self.is_level = True
 
     async def grown(self, _beyond: int) -> RunState:
         await trio.sleep(1)

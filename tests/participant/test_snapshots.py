@@ -13,12 +13,8 @@ import trio.testing
 
 from assay.network.blob_store import DiskBlobs
 from assay.participant.follower import BLOB_BYTES_MAX
-from assay.participant.following.snapshots import (
-    SnapshotFinder,
-    SnapshotOffer,
-    SnapshotServer,
-    certified_state,
-)
+from assay.participant.following.snapshots import SnapshotFinder, SnapshotOffer, SnapshotServer
+from assay.participant.following.sync import certified_state
 from assay.participant.store import Store
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import Unavailable

@@ -24,7 +24,7 @@ from assay.protocol.run_state import start
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST
 from assay.testing.members import RUN_ID, peer
-from assay.testing.signed import NODES, a_chain, a_spec
+from assay.testing.signed import NODES, STATE, a_chain, a_spec
 from assay.testing.specs import a_data_folder
 from assay.training.codec.wire import encode_aggregate
 from assay.training.layout import layout_of
@@ -328,3 +328,20 @@ def test_which_round_is_the_newest_is_asked_once_the_worker_has_started(disk, tm
 
     trio.run(main)
     assert asked and min(asked) == 0
+
+
+def test_rounds_that_a_snapshot_saved_us_have_the_digests_that_their_manifests_certify(tmp_path, monkeypatch):
+    """A verifier that went on from a snapshot signs the results of earlier epochs, too."""
+    monkeypatch.setattr(sync, "REPLAYED_MAX", 1)
+    spec = replace(SPEC, state_every=1)
+    monkeypatch.setattr("tests.participant.test_sync.SPEC", spec)
+    disk = a_disk(tmp_path, spec)
+
+    async def main():
+        async with a_state_sync(disk, [], snapshots=Offers(a_snapshot(tmp_path, ROUNDS))) as state_sync:
+            assert await state_sync.reach(ROUNDS) == expected(ROUNDS, tmp_path)
+            assert await state_sync.reach(2) == STATE
+            with pytest.raises(Diverged, match="round 0 while at 5"):  # it has no commits
+                await state_sync.reach(0)
+
+    trio.run(main)

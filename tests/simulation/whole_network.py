@@ -599,7 +599,11 @@ class WholeNetwork:
                 self.lines.append(f"{trio.current_time():8.2f} {one.name}: killed")
                 if one is self.forgetful and one.kills == 1:
                     self._lose_store(one)
-                await trio.sleep(0.2 if one is self.forgetful else self.rng.uniform(0.1, 15))
+                await trio.sleep(self._down_s(one))
+
+    def _down_s(self, one: Process) -> float:
+        """How long a process that was killed stays down."""
+        return 0.2 if one is self.forgetful else self.rng.uniform(0.1, 15)
 
     def _lose_store(self, one: Process) -> None:
         """Leave nothing of a dead process's store, or what its disk had, less the end of the log."""

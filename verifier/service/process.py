@@ -21,7 +21,7 @@ from assay.participant.config import Config, Door, Participant, open_participant
 from assay.participant.evidence_server import EvidenceServer
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.following.pruning import Pruner, prune
-from assay.participant.following.snapshots import SnapshotServer
+from assay.participant.following.snapshots import SnapshotFinder, SnapshotServer, reach_newest
 from assay.participant.following.sync import StateSync
 from assay.participant.keys.high_water import HighWater
 from assay.participant.opening_keeper import STORE_SHARE, OpeningKeeper, is_undisputable, keep_openings
@@ -66,6 +66,7 @@ from assay.protocol.messages import (
     Submission,
 )
 from assay.protocol.randomness.drand import AHEAD_S, has_begun
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, NO_PEER, Digest, PeerId
 from assay.training.codec.contribution import contribution_bytes_max, decode_contribution
 from assay.training.fragments import check_fragments
@@ -85,7 +86,7 @@ from assay.verifier.service.appraiser import Appraiser
 from assay.verifier.service.audit_runner import AuditRunner
 from assay.verifier.service.chain_duties import ChainDuties
 from assay.verifier.service.drand_client import DrandClient
-from assay.verifier.service.driver import Driver
+from assay.verifier.service.driver import RETRY_S, Driver
 from assay.verifier.service.evaluator import Evaluator
 from assay.verifier.service.funding_watch import FundingWatch
 from assay.verifier.service.proposer import now_ms
@@ -202,6 +203,9 @@ class Service:
             store=me.store,
             blobs=me.blobs,
             fetch=self._fetch,
+            snapshots=SnapshotFinder(
+                me.spec, me.store, me.config.folder, me.spec.seat_peers, lambda: self._host
+            ),
             worked=me.worked,
         )
         self.keeper = OpeningKeeper(
@@ -263,8 +267,7 @@ class Service:
             nursery,
         ):
             self._host = host
-            first = self.follower.run_state
-            state = await self.state_sync.reach(min(int(first.round), first.training_rounds))
+            first, state = await self._begin(host)
             rules = Rules(
                 deployment=self.me.deployment,
                 domain=self.me.domain,
@@ -313,6 +316,33 @@ class Service:
             nursery.start_soon(prune, self.follower, self._pruner())
             nursery.start_soon(self._keep_openings)
             await trio.sleep_forever()
+
+    async def _begin(self, host: Host) -> tuple[RunState, Digest]:
+        """The newest round whose parameters are here, and their digest.
+
+        If many rounds of our own chain are missing, others' snapshots may be of later ones than it has: so it
+        grows meanwhile.
+        """
+        await self.state_sync.come_near(lambda: 0)
+        async with trio.open_nursery() as nursery:
+            if self._is_far():
+                nursery.start_soon(self.follower.poll, host, self.me.verifiers)
+            while True:
+                try:
+                    if self._is_far():
+                        await reach_newest(self.follower, self.state_sync)
+                    run_state = self.follower.run_state
+                    state = await self.state_sync.reach(min(int(run_state.round), run_state.training_rounds))
+                    nursery.cancel_scope.cancel()
+                    return run_state, state
+                except Unavailable as error:
+                    at = int(self.follower.run_state.round)
+                    log.warning("no parameters yet", extra={"round": at, "reason": str(error)})
+                    await trio.sleep(RETRY_S)
+
+    def _is_far(self) -> bool:
+        run_state = self.follower.run_state
+        return self.state_sync.is_far(min(int(run_state.round), run_state.training_rounds))
 
     async def _keep_openings(self) -> None:
         await keep_openings(
