@@ -6,7 +6,7 @@ paid; what is accepted of honest nodes is paid; equal payouts and parameters eve
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -120,6 +120,8 @@ class Promises:
         self.conduct = Conduct(spec)
         self.came_s: dict[int, float] = {}  # when each manifest was first known to be final
         self._kept: set[tuple[PeerId, Digest]] = set()  # openings that were kept, by whom
+        # Who held a seat while it was to keep the opening of this round's step of a node.
+        self._keeping = defaultdict[tuple[int, PeerId, PeerId], set[PeerId]](set)
         self._heard: dict[tuple[object, ...], Digest] = {}  # of liars, by honest verifiers
         self._doubled: dict[tuple[PeerId, PeerId, int], int] = {}  # (who heard it, the liar, in which life)
 
@@ -277,12 +279,12 @@ class Promises:
     def _fetched(self, by: PeerId, audit: Audit) -> None:
         """A verifier fetches the opening of an ended audit, to keep it."""
         is_seat = by in self.honest and by in self._spec.seat_peers  # a buyer keeps them all
-        if is_seat and by not in self._keepers(audit)[1]:
+        if is_seat and by not in map(self._reading.holder, self._keepers(audit)[1]):
             raise Violation(f"{by.hex()[:8]} fetches an opening of {audit.node.hex()[:8]} that others keep")
 
     def _keepers(self, audit: Audit) -> tuple[Digest, set[PeerId]]:
-        kept, seats = keepers(audit, (len(self._spec.verifiers) - 1) // 3)
-        return kept, {self._reading.holder(seat) for seat in seats}
+        """The opening of an ended audit that is kept, and the seats whose holders keep it."""
+        return keepers(audit, (len(self._spec.verifiers) - 1) // 3)
 
     def _measured(self, tokens: NDArray[np.int64]) -> None:
         """A verifier measures the model over these sequences."""
@@ -334,6 +336,8 @@ class Promises:
             raise Violation(f"honest members are at fault: {_names(at_fault)}")
         for (round_id, node), audit in run_state.audits.items():
             self.audits[int(round_id), node] = audit
+            for seat in self._keepers(audit)[1] if audit.has_ended else ():
+                self._keeping[audit.round, node, seat].add(self._reading.holder(seat))
             self._judge(audit, {one for one, record in run_state.verifiers.items() if record.is_disqualified})
 
     def _judge(self, audit: Audit, at_fault: set[PeerId]) -> None:
@@ -503,9 +507,11 @@ class Promises:
         for audit in self.audits.values():
             # Where the last manifest ends an audit, all may be settled already, and nothing is kept any more.
             is_disputable = audit.has_ended and audit.closed_round < max(self.chain)
-            kept, by = self._keepers(audit) if is_disputable else (NO_DIGEST, set())
-            if lacking := {one for one in by & self.honest if (one, kept) not in self._kept}:
-                raise Violation(f"{_names(lacking)} never kept the opening of {audit.node.hex()[:8]}")
+            kept, seats = self._keepers(audit) if is_disputable else (NO_DIGEST, set())
+            for seat in seats:  # who takes one once an epoch is settled keeps nothing of it
+                holders = self._keeping[audit.round, audit.node, seat]
+                if holders <= self.honest and not any((one, kept) in self._kept for one in holders):
+                    raise Violation(f"{_names(holders)} never kept the opening of {audit.node.hex()[:8]}")
         drand, released_s = self._spec.audit.drand, self._reading.released_s
         waits_s = [self.came_s[n] + BEGUN_S - at for n, at in released_s.items()]
         if drand.is_used and min(waits_s, default=0) > DRAWN_S:
