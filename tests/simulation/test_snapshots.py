@@ -1,4 +1,4 @@
-"""A verifier that has lost its parameters goes on from others' snapshot where old aggregates are gone."""
+"""A verifier that has lost its parameters goes on from what others have of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Wiped(WholeNetwork):
         while len(self.promises.chain) < self.saved_at - 2:
             await trio.sleep(0.1)
         gone = {self.promises.chain[number].manifest.aggregate for number in range(1, 4)}
-        for one in self.processes.values():
+        for one in self.forgetting():
             for name in gone:
                 one.service.me.blobs.remove(name)
         *others, self.wiped = (self.processes[peer] for peer in self.spec.verifier_peers)
@@ -48,15 +48,35 @@ class Wiped(WholeNetwork):
                     self.states[one.name][int(opened.run_state.round)] = opened.state
             await trio.sleep(0.1)
 
+    def forgetting(self) -> list[Process]:
+        return list(self.processes.values())
+
     @property
     def saved_at(self) -> int:
         return checkpoint_rounds(self.spec, kept_rounds(self.spec))
 
 
-def test_a_verifier_that_lost_its_parameters_goes_on_from_a_snapshot(monkeypatch):
-    monkeypatch.setattr(sync, "REPLAYED_MAX", 4)
-    world = simulate(1, replace(CALM, rounds=ROUNDS, storm_s=1.0), network=Wiped)
+class WipedAmongNodes(Wiped):
+    """One in which only verifiers have lost the aggregates, as they delete more than others."""
+
+    def forgetting(self) -> list[Process]:
+        return [self.processes[peer] for peer in self.spec.verifier_peers]
+
+
+def a_world(network: type[Wiped]) -> Wiped:
+    """A network in which the verifier that lost its parameters opens rounds with those of the others."""
+    world = simulate(1, replace(CALM, rounds=ROUNDS, storm_s=1.0), network=network)
     wiped, another = world.states.values()
     shared = wiped.keys() & another.keys()
-    assert shared and min(wiped) > world.saved_at
-    assert all(wiped[at] == another[at] for at in shared)
+    assert shared and all(wiped[at] == another[at] for at in shared)
+    return world
+
+
+def test_a_verifier_that_lost_its_parameters_goes_on_from_a_snapshot(monkeypatch):
+    monkeypatch.setattr(sync, "REPLAYED_MAX", 4)
+    world = a_world(Wiped)
+    assert min(world.states[world.wiped.name]) > world.saved_at
+
+
+def test_where_no_verifier_has_old_aggregates_any_more_others_are_asked():
+    a_world(WipedAmongNodes)

@@ -560,10 +560,13 @@ class Service:
         return self.me.blobs.load(name)
 
     async def _fetch(self, name: Digest) -> bytes:
-        return await fetch_blob(self._host, name, self.me.verifiers, FETCH_S)
+        """An aggregate from another verifier, or from whoever keeps what verifiers have deleted."""
+        members = tuple(self.me.addresses)
+        others = self.me.addresses.keys() - set(self.me.verifiers)
+        return await fetch_blob(self._host, name, members, FETCH_S, last=others)
 
     async def _archived(self, name: Digest) -> bytes:
-        """An aggregate of any round, also from whoever keeps what we delete; empty if there was none."""
+        """An aggregate of any round; empty if there was none."""
         if name == NO_DIGEST or self.me.blobs.size(name) is not None:
             return b"" if name == NO_DIGEST else self.me.blobs.load(name)
-        return await fetch_blob(self._host, name, tuple(self.me.addresses), FETCH_S)
+        return await self._fetch(name)
