@@ -50,6 +50,7 @@ from assay.participant.task_lists import find_list
 from assay.participant.wallet.cases import implied_orders
 from assay.participant.wallet.certificates import certified_result
 from assay.participant.wallet.claims import open_chain
+from assay.participant.wallet.finality import until_final
 from assay.participant.wallet.judges import named_judges
 from assay.protocol.calendar import Calendar
 from assay.protocol.errors import AssayError, Unavailable
@@ -128,8 +129,8 @@ class Buyer:
             settled = await _patiently(lambda: self._settled(chain))
             self._report_agreement(settled)
             await self._certify(chain, settled)
-            await self._show_final(chain, settled)
             await _patiently(lambda: self._take_back(chain))
+            await self._show_final(chain, settled)
             inputs = await trio.to_thread.run_sync(
                 read_inputs, self.me.spec, self.me.config.data, self.me.base
             )
@@ -322,6 +323,7 @@ class Buyer:
             assert run is not None
             if run.free:
                 await trio.sleep(POLL_S / 2)
+        await until_final(chain)  # if the refund is gone with its block, it is asked for again
         collected = await in_thread(self._collected, chain)
         self.status.write_once("refunded", "", amount=run.returned, collected=collected)
 

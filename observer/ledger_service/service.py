@@ -36,6 +36,7 @@ from assay.participant.keys.keyring import load_keys
 from assay.participant.run import participate
 from assay.participant.wallet.cases import implied_orders
 from assay.participant.wallet.claims import claim_everything, open_chain
+from assay.participant.wallet.finality import until_final
 from assay.participant.wallet.settler import Settler
 from assay.protocol.errors import AssayError, Unavailable
 
@@ -134,8 +135,11 @@ class LedgerService:
                 elif paid_out_at is None:
                     paid_out_at = trio.current_time()
                 elif await self._is_over(chain, paid_out_at):
-                    await self._report(chain)
-                    return
+                    await until_final(chain)
+                    await trio.to_thread.run_sync(self._look, chain)
+                    if await trio.to_thread.run_sync(self.bookkeeper.is_paid_out):
+                        await self._report(chain)
+                        return
             except (LedgerRolledBack, LeaseLost):
                 raise
             except AssayError as error:

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from assay.chain import reader
 from assay.chain.events import ChainEvent
 from assay.chain.providers import Head
 from tests.simulation.one_thread import now_s
 
 BLOCK_S = 2
+BLOCKS_BACK = 5  # that a reorganisation replaces, at most: a block is final so many later
 
 
 @dataclass
@@ -57,6 +59,11 @@ class ChainLog:
     def hash_of(self, number: int) -> bytes:
         """Of a block, as the chain is now."""
         return _hash("block", number, sum(first <= number for first in self.forks))
+
+    def place(self, at: str = "latest") -> reader.Head:
+        """The newest block, or the newest that is final."""
+        number = _newest() - BLOCKS_BACK * (at == "finalized")
+        return reader.Head(number=number, hash=self.hash_of(number), time_s=number * BLOCK_S)
 
     # ---- in place of `chain.providers.Providers`
 

@@ -41,6 +41,7 @@ from assay.chain.events import (
 )
 from assay.chain.proofs.payout_tree import PayoutTree
 from assay.chain.proposals import CertifiedResult
+from assay.chain.reader import Head
 from assay.chain.rpc import ALREADY_DONE, Sent
 from assay.chain.state import (
     AppealPhase,
@@ -359,6 +360,14 @@ class Client:
     def block_number(self) -> int:
         """Of the newest block."""
         return int(now_s()) // BLOCK_S
+
+    def head(self, at: str = "latest") -> Head:
+        """The newest block, or the newest that is final."""
+        return self._contracts.log.place(at)
+
+    def block_hash(self, number: int) -> bytes:
+        """Of a block."""
+        return self._contracts.log.hash_of(number)
 
     def token_balance(self, account: str) -> int:
         """Of a contract."""

@@ -12,9 +12,11 @@ import trio
 from assay.chain.events import Claimed, Refunded, Staked
 from assay.ledger import books
 from assay.ledger.log.signer import CheckpointSigner
+from assay.observer.ledger_service import service
 from assay.observer.ledger_service.status import StatusFile
 from assay.participant.wallet.settler import Settler
 from tests.simulation import whole_network
+from tests.simulation.chain_log import BLOCKS_BACK
 from tests.simulation.contracts import Client
 from tests.simulation.test_rounds import CALM, broken
 from tests.simulation.whole_network import LEDGER, WholeNetwork, simulate
@@ -51,6 +53,25 @@ def test_a_slash_is_carried_out_paid_and_booked():
     contracts = simulate(2, replace(BOOKED, lying_node="random-update")).contracts
     (case,) = contracts.court.values()
     assert case.phase.is_over and not case.pot
+
+
+class LateFork(WholeNetwork):
+    """A network whose chain goes back as soon as its ledger service has ended."""
+
+    async def _storm(self) -> None:
+        while not self.processes[LEDGER].has_ended:
+            await trio.sleep(0.2)
+        self.contracts.go_back(BLOCKS_BACK)
+
+
+def test_a_ledger_service_ends_once_what_it_booked_is_final(monkeypatch):
+    assert booked(network=LateFork, storm_s=1.0) == ""
+
+    async def at_once(_chain):
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(service, "until_final", at_once)
+    assert "books and contracts differ" in booked(network=LateFork, storm_s=1.0)
 
 
 # ---- every promise is one that can be broken

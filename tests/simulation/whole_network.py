@@ -88,6 +88,7 @@ from assay.verifier.service.process import Service as Verifier
 from assay.verifier.service.standby import RESIGN
 from assay.verifier.service.witness import EVIDENCE as ROLLED_BACK
 from tests.simulation import buyer, drand, false_auditors, false_trainers, workers
+from tests.simulation.chain_log import BLOCKS_BACK
 from tests.simulation.conduct import HEAD_BYTES
 from tests.simulation.contracts import FOREVER_S, Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
@@ -123,7 +124,7 @@ LOG_LINES = 60
 SCARCE = -1.0  # of a store's room, from which on it is pruned: always
 KNOWN_ANSWER_ROUNDS = 6  # in which each node has one task
 LEDGER, BUYER, STATUS = peer_named("ledger"), peer_named("buyer"), "status.jsonl"
-BLOCKS_BACK, REORGANISED_S = 5, 60.0
+REORGANISED_S = 60.0
 START_S = 60.0  # in which a newcomer has a seat, so that a run that needs it starts
 JOIN_ROUNDS = 5  # more of training, in which newcomers catch up and train
 ROTATION_ROUNDS = 8  # more of training, so that the audits of a seat that retires end in it
