@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from assay.chain.reader import Head
+from assay.chain.state import Head
 from assay.participant.wallet import finality
 from assay.participant.wallet.finality import until_final
 from assay.protocol.errors import Unavailable

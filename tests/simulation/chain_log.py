@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from assay.chain import reader
+from assay.chain import state
 from assay.chain.events import ChainEvent
 from assay.chain.providers import Head
 from tests.simulation.one_thread import now_s
@@ -60,10 +60,10 @@ class ChainLog:
         """Of a block, as the chain is now."""
         return _hash("block", number, sum(first <= number for first in self.forks))
 
-    def place(self, at: str = "latest") -> reader.Head:
+    def place(self, at: str = "latest") -> state.Head:
         """The newest block, or the newest that is final."""
         number = _newest() - BLOCKS_BACK * (at == "finalized")
-        return reader.Head(number=number, hash=self.hash_of(number), time_s=number * BLOCK_S)
+        return state.Head(number=number, hash=self.hash_of(number), time_s=number * BLOCK_S)
 
     # ---- in place of `chain.providers.Providers`
 

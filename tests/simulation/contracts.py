@@ -41,7 +41,6 @@ from assay.chain.events import (
 )
 from assay.chain.proofs.payout_tree import PayoutTree
 from assay.chain.proposals import CertifiedResult
-from assay.chain.reader import Head
 from assay.chain.rpc import ALREADY_DONE, Sent
 from assay.chain.state import (
     AppealPhase,
@@ -52,6 +51,7 @@ from assay.chain.state import (
     EpochState,
     EscrowState,
     FinalEscrow,
+    Head,
     HotKey,
     LotState,
     StakeState,
