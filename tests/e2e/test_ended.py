@@ -14,6 +14,8 @@ from tests.e2e.nets import localnet, need_anvil, wait_for_start, write_order
 
 pytestmark = pytest.mark.slow
 
+NAMES = ("verifier-0", "node-0", "ledger", "buyer")
+
 
 def living() -> dict[tuple[int, str], tuple[str, int]]:
     """Name and parent of every process that runs, by its number and the time of its start."""
@@ -40,7 +42,8 @@ def below(ancestor: int, processes: dict[tuple[int, str], tuple[str, int]]) -> I
 def test_a_network_that_is_terminated_leaves_no_process_behind(tmp_path: Path) -> None:
     need_anvil()
     with localnet(tmp_path, write_order(tmp_path)) as process:
-        wait_for_start(process, tmp_path / "run", "node-0", 1)
+        for name in NAMES:
+            wait_for_start(process, tmp_path / "run", name, 1)
         everybody = living()
         mine = {one: everybody[one][0] for one in below(process.pid, everybody)}
         process.terminate()
@@ -51,6 +54,6 @@ def test_a_network_that_is_terminated_leaves_no_process_behind(tmp_path: Path) -
     for number, _ in left:
         os.kill(number, signal.SIGKILL)
 
-    assert {"anvil", "verifier-0", "node-0", "ledger", "buyer"} <= set(mine.values())
+    assert {"anvil", *NAMES} <= set(mine.values())
     assert [mine[one] for one in left] == []
     assert process.returncode != 0
