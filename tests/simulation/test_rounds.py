@@ -403,7 +403,7 @@ def test_windows_that_overlap_what_is_held_out_are_found(monkeypatch):
 @pytest.mark.slow
 def test_a_step_that_a_leader_clears_by_few_verdicts_is_found(monkeypatch):
     monkeypatch.setattr(rules, "_are_revealed", lambda _audit: True)
-    said = (broken(seed, rounds=4, lying_verifier="inventor") for seed in range(2, 5))
+    said = (broken(seed, rounds=4, lying_verifier="inventor") for seed in range(9, 11))
     assert any("is cleared while verdicts about it are shut" in one for one in said)
 
 
