@@ -337,6 +337,8 @@ def _main() -> None:
     for module in modules:
         importlib.import_module(module)
     compile_all()
+    for stream in (sys.stdout, sys.stderr):  # else each child says again what an import has said
+        stream.flush()
     gc.freeze()  # a collection would write to what all share
     job = _serve(socket.socket(fileno=int(fd)))
     if job is not None:
