@@ -8,7 +8,6 @@ folder is trusted but the spec, whose digest the run id names.
 
 from __future__ import annotations
 
-import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -42,7 +41,6 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId
 BUNDLE = "bundle"  # of a delivered run's folder
 BLOB_FOLDERS = ("updates", "aggregates")  # in it
 REPORT = "report.json"  # of its training, in the bundle
-FILE_BYTES_MAX = 256 << 20  # the largest blob that members send each other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,17 +279,7 @@ def _about(name: str) -> Iterator[str]:
 
 
 def _bytes(root: Path, name: str, shown: str = "") -> bytes:
-    """The content of a file that a stranger may have made.
-
-    Raises:
-        IntegrityError: it is no file, or larger than any that a run has here.
-    """
     try:
-        found = (root / name).stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > FILE_BYTES_MAX:
-            raise IntegrityError(
-                f"{shown or name}: no file of at most {FILE_BYTES_MAX} bytes ({found.st_size} bytes)"
-            )
         return (root / name).read_bytes()
     except OSError as error:
         raise IntegrityError(f"{shown or name}: missing or unreadable ({error.strerror})") from None
