@@ -186,15 +186,18 @@ async def reach_newest(follower: Follower, state_sync: StateSync) -> int:
         Unavailable, Diverged: they cannot be brought there now.
     """
 
-    rounds = follower.run_state.training_rounds  # after these the parameters are what they are
+    def newest() -> int:
+        run_state = follower.run_state  # a close makes its training rounds fewer
+        return min(int(run_state.round), run_state.training_rounds)
+
     with trio.move_on_after(LEVEL_S):
         await follower.level()
     for _ in range(TRIES):
-        await state_sync.come_near(lambda: min(int(follower.run_state.round), rounds))
+        await state_sync.come_near(newest)
         at = int(follower.run_state.round)
-        if not state_sync.is_far(min(at, rounds)):
+        if not state_sync.is_far(newest()):
             break
         with trio.move_on_after(GROWN_S):  # the newest snapshot may be of a round that is not final yet
             await follower.grown(at)
-    await state_sync.reach(min(at, rounds))
+    await state_sync.reach(newest())
     return at

@@ -317,7 +317,7 @@ def test_a_node_shows_its_track_record_when_it_asks_for_a_seat(tmp_path):
         me=peer("nadia"), spec=run_state.spec, config=SimpleNamespace(keys=tmp_path)
     )  # fmt: skip
     for shown in (earned, replace(earned, account=Address(bytes(20)))):
-        follower.run_state = run_state
+        follower.run_state, follower.is_level = run_state, False
         for kept in tmp_path.glob(f"*{SUFFIX}"):
             kept.unlink()
         write_track_record(tmp_path, shown)
