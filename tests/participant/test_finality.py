@@ -22,12 +22,23 @@ class Chain:
         self.is_final, self.forks_s = is_final, forks_s
 
     def head(self, at: str = "latest") -> Head:
-        number = 5 + int(trio.from_thread.run_sync(trio.current_time))
+        number = 5 + int(trio.current_time())
         number -= 10 if at == "finalized" else 0
         return Head(number=number if self.is_final or at == "latest" else 0, hash=b"a", time_s=number)
 
     def block_hash(self, _number: int) -> bytes:
-        return b"a" if trio.from_thread.run_sync(trio.current_time) < self.forks_s else b"b"
+        return b"a" if trio.current_time() < self.forks_s else b"b"
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual time would run on while another thread is at work."""
+
+    async def at_once(call: Any, *arguments: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return call(*arguments)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", at_once)
 
 
 def waited_s(chain: Any) -> float:
@@ -37,7 +48,7 @@ def waited_s(chain: Any) -> float:
         await until_final(chain)
         return trio.current_time()
 
-    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01))
+    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def test_the_newest_block_is_waited_for_until_it_is_final():
